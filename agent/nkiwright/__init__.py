@@ -1,0 +1,1 @@
+"""nkiwright: an agent that writes NKI kernels and proves them."""

@@ -1,0 +1,237 @@
+"""`nkisim check|run|profile FILE:ENTRY ARGS…`: the emulator from the command line.
+
+Results go to stdout, everything else to stderr.  Exit codes: 0 fine, 1 the kernel is wrong, 2 usage,
+4 nkisim or its sandbox failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nkisim import api
+from nkisim._version import __version__
+from nkisim.dtypes import lookup
+from nkisim.errors import DiagnosticError, NkisimError
+from nkisim.profile.chrome import write_chrome_trace
+from nkisim.profile.text import render_text
+
+ARGUMENT_HELP = """\
+Arguments are given in the order of the kernel's parameters:
+  bfloat16[512,2048]   a tensor of random values (normal, or small integers), see --seed
+  @x.npy               a tensor from a file
+  1e-6  128  None  True  'text'  (1,2)   Python literals
+  nl.add               a name of nki.language
+NAME=VALUE passes by name."""
+_TENSOR = re.compile(r"^(\w+)\[([\d,\s]*)\]$")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the argument parser."""
+    root = argparse.ArgumentParser(
+        prog="nkisim", description="Emulate NKI kernels for AWS Trainium without Trainium."
+    )
+    root.add_argument("--version", action="version", version=f"nkisim {__version__}")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in (
+        ("check", "trace a kernel and report what breaks the rules"),
+        ("run", "run a kernel on arrays and summarise its outputs"),
+        ("profile", "run a kernel and report its emulated time"),
+        ("trace", "print the instructions that a kernel compiles to"),
+    ):
+        sub = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog=ARGUMENT_HELP,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.add_argument("kernel", metavar="FILE:ENTRY")
+        sub.add_argument("args", nargs="*", metavar="ARG")
+        sub.add_argument("--machine", default=None, help="trn1, trn2 (default) or trn3")
+        sub.add_argument("--nki", default=None, help="enforce this NKI version")
+        sub.add_argument("--seed", type=int, default=0, help="seed of random tensors")
+        sub.add_argument(
+            "--search-path", action="append", default=[], help="folder to import from"
+        )
+        sub.add_argument(
+            "--in-process",
+            action="store_true",
+            help="run the kernel's Python in this process, without the sandbox",
+        )
+        sub.add_argument("--json", action="store_true", help="print one JSON object")
+        sub.add_argument("--debug", action="store_true", help="show tracebacks")
+        if name == "run":
+            sub.add_argument("--save", metavar="FILE.npz", help="save the outputs")
+        if name == "profile":
+            sub.add_argument("--chrome", metavar="FILE.json", help="write a Chrome/Perfetto trace")
+    return root
+
+
+class UsageError(NkisimError):
+    """The command line cannot be understood."""
+
+
+def parse_argument(text: str, rng: np.random.Generator) -> object:
+    """Turn one command-line argument into a kernel argument."""
+    if text.startswith("@"):
+        try:
+            return np.load(text[1:], allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read {text[1:]!r}: {error}") from None
+    tensor = _TENSOR.match(text)
+    if tensor:
+        dtype = lookup(tensor[1])
+        if dtype is None:
+            raise UsageError(f"{tensor[1]!r} in {text!r} is not an NKI dtype")
+        shape = tuple(int(n) for n in tensor[2].split(",") if n.strip())
+        if dtype.is_integer:
+            return rng.integers(0, 2 if dtype.kind == "bool" else 100, shape).astype(dtype.storage)
+        return rng.standard_normal(shape, dtype=np.float32).astype(dtype.storage)
+    if re.match(r"^(nl|nisa)\.\w[\w.]*$", text):
+        return api.symbol(text)
+    if lookup(text) is not None:
+        return lookup(text)
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        raise UsageError(
+            f"cannot read argument {text!r}; expected for example bfloat16[128,512], 1e-6, "
+            "'text', nl.add or @file.npy"
+        ) from None
+
+
+def _split(kernel: str) -> tuple[str, str]:
+    path, colon, entry = kernel.rpartition(":")
+    if not colon or not path or not entry:
+        raise UsageError(f"expected FILE:ENTRY, got {kernel!r}, for example kernel.py:kernel")
+    return path, entry
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    options = parser().parse_args(argv)
+    try:
+        return _dispatch(options)
+    except UsageError as error:
+        return _fail(error, 2, options.debug)
+    except DiagnosticError as error:
+        if options.json:
+            print(json.dumps({"ok": False, "diagnostic": error.diagnostic.to_dict()}))
+        else:
+            print(error, file=sys.stderr)
+        return 1
+    except api.TraceFailed as error:
+        return _fail(error, 1, options.debug)
+    except (NkisimError, TypeError) as error:
+        return _fail(error, 4, options.debug)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _fail(error: Exception, code: int, debug: bool) -> int:
+    if debug:
+        raise error
+    print(f"nkisim: error: {error}", file=sys.stderr)
+    return code
+
+
+def _dispatch(options: argparse.Namespace) -> int:
+    path, entry = _split(options.kernel)
+    if not Path(path).is_file():
+        raise UsageError(f"kernel file {path!r} does not exist")
+    rng = np.random.default_rng(options.seed)
+    args: list[object] = []
+    kwargs: dict[str, object] = {}
+    for text in options.args:
+        name, equals, value = text.partition("=")
+        if equals and name.isidentifier():
+            kwargs[name] = parse_argument(value, rng)
+        else:
+            args.append(parse_argument(text, rng))
+    settings = {
+        "machine": options.machine,
+        "nki": options.nki,
+        "search_path": options.search_path,
+        "isolated": not options.in_process,
+    }
+    if options.command == "check":
+        return _check(options, path, entry, args, kwargs, settings)
+    result = api.run_file(path, entry, args, kwargs, **settings)
+    for diagnostic in result.diagnostics:
+        print(diagnostic, file=sys.stderr)
+    if options.command == "trace":
+        from nkisim.ir.printer import print_program
+
+        print(print_program(result.program))
+        return 0
+    if options.command == "run":
+        return _run(options, result)
+    if options.chrome:
+        write_chrome_trace(result.profile, options.chrome)
+        print(f"wrote {options.chrome}; open it at ui.perfetto.dev", file=sys.stderr)
+    if options.json:
+        print(json.dumps(result.profile.to_json()))
+    else:
+        print(render_text(result.profile))
+    return 0
+
+
+def _check(
+    options: argparse.Namespace,
+    path: str,
+    entry: str,
+    args: list[object],
+    kwargs: dict[str, object],
+    settings: dict[str, object],
+) -> int:
+    diagnostics = api.check(path, entry, args, kwargs, **settings)  # type: ignore[arg-type]
+    wrong = [d for d in diagnostics if d.kind in ("error", "unsupported")]
+    if options.json:
+        print(json.dumps({"ok": not wrong, "diagnostics": [d.to_dict() for d in diagnostics]}))
+    else:
+        for diagnostic in diagnostics:
+            print(diagnostic)
+        if not wrong:
+            print(f"{options.kernel}: no rule is broken")
+    return 1 if wrong else 0
+
+
+def _run(options: argparse.Namespace, result: api.RunResult) -> int:
+    if options.save:
+        np.savez(options.save, *[o.astype(np.float32) for o in result.outputs])
+    rows = []
+    for output in result.outputs:
+        values = output.astype(np.float64)
+        rows.append(
+            {
+                "shape": list(output.shape),
+                "dtype": str(lookup(output.dtype)),
+                "mean": float(values.mean()),
+                "min": float(values.min()),
+                "max": float(values.max()),
+            }
+        )
+    if options.json:
+        print(
+            json.dumps({"ok": True, "outputs": rows, "latency_ns": result.profile.latency_ns})
+        )
+        return 0
+    for i, row in enumerate(rows):
+        print(
+            f"output {i}: {row['dtype']}{row['shape']}  mean {row['mean']:.6g}  "
+            f"min {row['min']:.6g}  max {row['max']:.6g}"
+        )
+    print(f"emulated latency: {result.profile.latency_ns / 1000:,.2f} us")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""Runs a kernel's Python once, without data, and returns the Program.
+
+`trace_kernel` traces a function of this process; `trace_request` is what the sandboxed child calls:
+plain data in, one message out, every error of the kernel turned into a diagnostic.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nkisim.errors import (
+    Diagnostic,
+    DiagnosticError,
+    EmulatorBug,
+    KernelError,
+    NkisimError,
+    Place,
+    UnsupportedError,
+    Warnings,
+)
+from nkisim.frontend import context
+from nkisim.frontend.answer import TraceAnswer, encode_answer
+from nkisim.frontend.arguments import Json, Rebuilder, describe
+from nkisim.frontend.bind import Instructions
+from nkisim.frontend.importer import KernelImporter, ModuleSource, served
+from nkisim.frontend.jit import Kernel, Runner, unwrap
+from nkisim.frontend.nki.modules import build_modules
+from nkisim.frontend.recorder import REGIONS, Recorder
+from nkisim.frontend.source import SourceMap
+from nkisim.ir.encode import encode
+from nkisim.ir.program import Program
+from nkisim.ir.validate import validate
+from nkisim.machine.load import load_machine
+from nkisim.machine.spec import Machine
+from nkisim.ops.table import OPS
+
+NKI_VERSIONS = ("0.3", "0.4", "0.5", "0.6")
+"""Versions that the front end knows how to enforce."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A Program and what was worth saying about it."""
+
+    program: Program
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+@lru_cache(maxsize=4)
+def environment(run: Runner | None = None) -> tuple[dict[str, ModuleType], Instructions]:
+    """Return the NKI modules and bound instructions of this process."""
+    return build_modules(OPS, run)
+
+
+def trace_kernel(
+    kernel: Kernel | Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object] | None = None,
+    *,
+    machine: Machine,
+    version: str | None = None,
+    grid: tuple[int, ...] = (),
+    sources: dict[str, str] | None = None,
+    run: Runner | None = None,
+) -> Traced:
+    """Trace a function of this process.
+
+    Args:
+        kernel: A jitted kernel or a plain function.
+        args: Positional arguments; arrays stand for their shape and dtype only.
+        kwargs: Keyword arguments.
+        machine: Whose limits hold.
+        version: NKI version to enforce, or None to accept every dialect.
+        grid: Launch grid.
+        sources: Text of source files by name, where they are not on disk.
+        run: Called for kernels that are launched outside a trace.
+
+    Raises:
+        KernelError: The kernel breaks a rule; its place is filled in.
+        UnsupportedError: nkisim does not emulate something that the kernel uses.
+    """
+    modules, instructions = environment(run)
+    arrays: list[npt.NDArray[np.generic]] = []
+    described = [describe(arg, arrays) for arg in args]
+    described_kwargs = {k: describe(v, arrays) for k, v in (kwargs or {}).items()}
+    if isinstance(kernel, Kernel):
+        grid = grid or kernel.grid
+    recorder = Recorder(
+        machine, version=version, instructions=instructions, sources=sources, grid=grid
+    )
+    return _run(recorder, modules, unwrap(kernel), described, described_kwargs, grid)
+
+
+def _run(
+    recorder: Recorder,
+    modules: Mapping[str, ModuleType],
+    function: Callable[..., object],
+    args: Sequence[Json],
+    kwargs: Mapping[str, Json],
+    grid: tuple[int, ...],
+) -> Traced:
+    if any(n != 1 for n in grid):
+        raise UnsupportedError(
+            "NKS505", f"a launch grid of {list(grid)} is not emulated yet; only one program is"
+        )
+    rebuilder = Rebuilder(recorder, modules)
+    names = _parameter_names(function)
+    values = [
+        rebuilder.rebuild(item, names[i] if i < len(names) else "") for i, item in enumerate(args)
+    ]
+    named = {key: rebuilder.rebuild(item, key) for key, item in kwargs.items()}
+    token = context.activate(recorder)
+    try:
+        returned = function(*values, **named)
+        program = recorder.finish(getattr(function, "__name__", "kernel"), returned)
+    except BaseException as error:
+        raise explain(error, recorder.source_map) from error
+    finally:
+        context.deactivate(token)
+    validate(program, recorder.machine, OPS)
+    return Traced(program, tuple(recorder.warnings.items))
+
+
+def _parameter_names(function: Callable[..., object]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def explain(error: BaseException, source_map: SourceMap) -> NkisimError:
+    """Turn whatever a kernel raised into a diagnostic with the kernel's line."""
+    place, callers = source_map.of_traceback(error.__traceback__)
+    if isinstance(error, DiagnosticError):
+        return error.at(place, callers) if place is not None else error
+    if isinstance(error, NkisimError):
+        return error
+    if isinstance(error, SyntaxError):
+        where = Place(
+            file=error.filename or "kernel.py",
+            line=error.lineno or 0,
+            text=(error.text or "").strip()[:200],
+        )
+        return KernelError("NKS600", f"syntax error: {error.msg}", place=where)
+    if place is None and not isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return EmulatorBug(f"tracing failed inside nkisim: {type(error).__name__}: {error}")
+    name = type(error).__name__
+    text = str(error)[:500]
+    if isinstance(error, MemoryError):
+        return KernelError(
+            "NKS206",
+            "tracing ran out of memory",
+            hint="only tile shapes are needed at trace time; do not build large Python objects",
+            place=place,
+            callers=callers,
+        )
+    if isinstance(error, AssertionError):
+        return KernelError(
+            "NKS603", f"an assertion of the kernel failed: {text or '(no message)'}",
+            hint="the kernel does not accept this shape; handle it or relax the assertion",
+            place=place, callers=callers,
+        )
+    return KernelError(
+        "NKS603", f"the kernel raised {name}: {text}".rstrip(": "), place=place, callers=callers
+    )
+
+
+# -- the child's side ---------------------------------------------------------------------------
+
+
+def trace_request(request: Mapping[str, Any]) -> bytes:
+    """Trace what a request describes and return the encoded answer.
+
+    Args:
+        request: `sources` {module: {file, text, is_package}}, `main`, `entry`, `args`, `kwargs`
+            (descriptors), `machine`, `nki` (version or None), `grid`, `stand_ins`.
+
+    Returns:
+        An answer for `nkisim.frontend.answer.decode_answer`: a Program or a diagnostic.
+    """
+    sources = {
+        str(name): ModuleSource(
+            str(item["file"]), str(item["text"]), bool(item.get("is_package", False))
+        )
+        for name, item in request["sources"].items()
+    }
+    texts = {source.file: source.text for source in sources.values()}
+    warnings = Warnings()
+    source_map = SourceMap(texts)
+    try:
+        traced = _trace_sources(request, sources, texts, warnings)
+    except BaseException as error:
+        found = explain(error, source_map)
+        if isinstance(found, DiagnosticError):
+            return encode_answer(TraceAnswer(None, found.diagnostic, tuple(warnings.items)))
+        bug = Diagnostic(code="NKS900", kind="error", message=f"emulator bug: {found}"[:1000])
+        return encode_answer(TraceAnswer(None, bug, tuple(warnings.items)))
+    return encode_answer(
+        TraceAnswer(encode(traced.program), None, (*warnings.items, *traced.diagnostics))
+    )
+
+
+def _trace_sources(
+    request: Mapping[str, Any],
+    sources: Mapping[str, ModuleSource],
+    texts: dict[str, str],
+    warnings: Warnings,
+) -> Traced:
+    modules, instructions = environment(None)
+    version = request.get("nki")
+    extra: dict[str, object] = {}
+    if version is None:
+        # Names that older kernels use without importing them.
+        extra = {"sbuf": REGIONS["sbuf"], "psum": REGIONS["psum"], "hbm": REGIONS["private_hbm"]}
+    importer = KernelImporter(
+        sources,
+        globals_=extra,
+        stand_ins=bool(request.get("stand_ins", True)),
+        warnings=warnings,
+    )
+    machine = load_machine(str(request["machine"]))
+    grid = tuple(int(n) for n in request.get("grid") or ())
+    recorder = Recorder(
+        machine, version=version, instructions=instructions, sources=texts, grid=grid
+    )
+    with served(importer, modules):
+        module = importlib.import_module(str(request["main"]))
+        entry = getattr(module, str(request["entry"]), None)
+        if entry is None:
+            defined = [n for n, v in vars(module).items() if isinstance(v, Kernel)]
+            raise KernelError(
+                "NKS608",
+                f"{sources[str(request['main'])].file} defines no {request['entry']!r}",
+                allowed=f"kernels in the file: {', '.join(defined)}" if defined else None,
+                hint=f"name the kernel function {request['entry']!r} and decorate it with @nki.jit",
+            )
+        return _run(
+            recorder, modules, unwrap(entry), request["args"], request.get("kwargs", {}), grid
+        )

@@ -1,0 +1,1 @@
+"""The Program: data structures, wire format, text format, fingerprint."""
