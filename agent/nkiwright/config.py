@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import platformdirs
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from nkiwright.errors import ConfigError
@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     workers: int | None = Field(default=None, ge=1)
     """Candidates evaluated at once; without it, as many as there are processors."""
 
-    runs_dir: Path = Path("runs")
+    runs_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Path("runs")
     """Folder that run folders are made in."""
 
     @classmethod
@@ -174,7 +174,7 @@ def load(
     try:
         settings = Settings.model_validate(values)
     except ValidationError as exc:
-        complaint = explain(exc, Settings.model_fields)
+        complaint = explain(exc, lambda _key: list(Settings.model_fields))
         name = str(complaint.key[0])
         place = sources[name].place if name in sources else f"--{name.replace('_', '-')}"
         raise ConfigError(

@@ -19,8 +19,8 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 SCHEMA_VERSION = 1
 
 JsonObject = dict[str, JsonValue]
-Stage = Literal["extract", "static", "trace", "compile", "run", "compare", "time", "confirm"]
-"""Where the judge's cascade stopped."""
+Stage = Literal["extract", "static", "trace", "tiny", "main", "time", "confirm"]
+"""Where a candidate failed: in the reply, or in which step of the judge's cascade."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from nkiwright.errors import StoreError
+from nkiwright.errors import StoreError, redact
 from nkiwright.events import Event, JsonObject, from_json, to_json
 from nkiwright.toml_file import suggestion
 
@@ -115,7 +115,8 @@ class RunFolder:
 
     def write_record(self, record: RunRecord) -> None:
         """Write run.json."""
-        _write_json(self.path / RUN_FILE, {"schema_version": SCHEMA_VERSION, **asdict(record)})
+        data = {"schema_version": SCHEMA_VERSION, **asdict(record)}
+        write_atomic(self.path / RUN_FILE, redact(_json_text(data)))
 
     def finish(self, result: JsonObject) -> None:
         """Write the result into run.json."""
@@ -133,7 +134,7 @@ class RunFolder:
         )
         with (self.path / EVENTS_FILE).open("a+b") as file:
             _drop_torn_line(file)
-            file.write(line.encode() + b"\n")
+            file.write(redact(line).encode() + b"\n")
 
     def events(self) -> Iterator[LoggedEvent]:
         """Yield the logged events in order.
@@ -373,7 +374,11 @@ def _drop_torn_line(file: BinaryIO) -> None:
 
 
 def _write_json(path: Path, data: Mapping[str, object]) -> None:
-    write_atomic(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomic(path, _json_text(data))
+
+
+def _json_text(data: Mapping[str, object]) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _read_json(path: Path) -> JsonObject:

@@ -22,7 +22,7 @@ from pydantic import (
 from nkisim.dtypes import DTYPES
 from nkiwright.errors import TaskError
 from nkiwright.inputs import Family
-from nkiwright.toml_file import TomlFile, explain, read_toml, suggestion
+from nkiwright.toml_file import Key, TomlFile, explain, read_toml, suggestion
 
 TASK_FILE = "task.toml"
 
@@ -64,6 +64,13 @@ def _dimension(size: object) -> int | str:
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
     raise ValueError(f"a size must be a positive number or a dimension's name, got {size!r}")
+
+
+def _scalar(value: object) -> Scalar:
+    """Accept one number, word or truth value."""
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"must be a number, text, true or false, got {value!r}")
 
 
 _Name = Annotated[str, AfterValidator(_identifier)]
@@ -117,7 +124,7 @@ class TaskFile(_Model):
     description: str = Field(min_length=1)
     source: str = ""
     inputs: dict[_Name, InputFields] = Field(min_length=1)
-    scalars: dict[_Name, bool | int | float | str] = {}
+    scalars: dict[_Name, Annotated[Scalar, PlainValidator(_scalar)]] = {}
     outputs: dict[_Name, OutputFields] = Field(min_length=1)
     shapes: ShapesFields
     check: CheckFields = CheckFields()
@@ -145,9 +152,7 @@ def read_task_file(path: Path) -> tuple[TaskFile, str]:
     try:
         file = TaskFile.model_validate(toml.data)
     except ValidationError as exc:
-        key = exc.errors(include_url=False)[0]["loc"]
-        table = _TABLES.get(str(key[0]), TaskFile) if len(key) > 1 else TaskFile
-        complaint = explain(exc, table.model_fields)
+        complaint = explain(exc, _fields_at)
         raise TaskError(
             f"{path}:{toml.line_of(complaint.key)}: {complaint.text}",
             hint=complaint.hint or _example(complaint.key),
@@ -202,7 +207,13 @@ def _check_sense(file: TaskFile, toml: TomlFile) -> None:
             )
 
 
-def _example(key: tuple[str | int, ...]) -> str | None:
+def _fields_at(key: Key) -> list[str]:
+    """Return the names of the fields beside `key`."""
+    table = _TABLES.get(str(key[0]), TaskFile) if len(key) > 1 else TaskFile
+    return list(table.model_fields)
+
+
+def _example(key: Key) -> str | None:
     """Show how the field at `key` is written."""
     examples = {
         "name": 'name = "rmsnorm"',

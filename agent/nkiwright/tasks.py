@@ -229,7 +229,7 @@ class Task:
             raise TaskError(f"{path}:{exc.lineno or 1}: {exc.msg} in the reference") from exc
         except Exception as exc:
             raise self._raised("reference.py", exc) from exc
-        functions = {
+        functions: dict[str, Reference] = {
             name: function
             for name in ("reference", "error_scale")
             if callable(function := namespace.get(name))
@@ -336,6 +336,8 @@ def _find(path_or_name: str | Path, search: Sequence[Path]) -> Path:
             f"{path} holds no {TASK_FILE}",
             hint="name a task folder; for a folder of tasks use 'nkiwright batch'",
         )
+    if path.is_file():
+        raise TaskError(f"{path} is a file", hint=f"name a task folder, such as {path.parent}")
     if not is_name:
         raise TaskError(f"no task folder {path}", hint="'nkiwright tasks list' shows the tasks")
     names = [found.name for place in places if place.is_dir() for found in discover(place)]
@@ -412,7 +414,8 @@ def _upcast(array: Array) -> Array:
 
 def _row_rms(array: Float64Array) -> Float64Array:
     """Return the root mean square over the last axis, kept as an axis of size 1."""
-    return np.sqrt(np.mean(np.square(array), axis=-1, keepdims=True))
+    squares: Float64Array = np.mean(np.square(array), axis=-1, keepdims=True)
+    return np.sqrt(squares)
 
 
 def _broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

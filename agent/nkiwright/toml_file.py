@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,14 +89,17 @@ def read_toml(path: Path, *, error: type[NkiwrightError]) -> TomlFile:
         ) from exc
 
 
-def explain(exc: ValidationError, fields: Iterable[str]) -> Complaint:
-    """Turn pydantic's first complaint into ours.
+def explain(exc: ValidationError, fields_at: Callable[[Key], Sequence[str]]) -> Complaint:
+    """Turn pydantic's most telling complaint into ours.
+
+    A misspelt name is both unknown and missing; the unknown one is where the mistake is.
 
     Args:
         exc: What pydantic raised.
-        fields: Names of the fields there are, for suggestions.
+        fields_at: Returns the names of the fields that may stand where a key stands.
     """
-    first = exc.errors(include_url=False)[0]
+    errors = exc.errors(include_url=False)
+    first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
     key: Key = tuple(first["loc"])
     name = ".".join(str(part) for part in key) or "file"
     match first["type"]:
@@ -104,11 +107,13 @@ def explain(exc: ValidationError, fields: Iterable[str]) -> Complaint:
             return Complaint(key, f"missing field {name!r}", None)
         case "extra_forbidden":
             return Complaint(
-                key, f"unknown field {name!r}", suggestion(str(key[-1]), list(fields), "fields")
+                key, f"unknown field {name!r}", suggestion(str(key[-1]), fields_at(key), "fields")
             )
         case "literal_error" | "enum":
             expected = str(first.get("ctx", {}).get("expected", ""))
             return Complaint(key, f"{name} must be {expected}, got {first['input']!r}", None)
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return Complaint(key, f"{name} must be a table, got {first['input']!r}", None)
         case "value_error":
             problem = str(first["msg"]).removeprefix("Value error, ")
             return Complaint(key, problem if not key else f"{name}: {problem}", None)

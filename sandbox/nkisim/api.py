@@ -25,13 +25,13 @@ from nkisim.errors import (
 from nkisim.execute.fuel import Fuel
 from nkisim.execute.interpreter import Execution, execute
 from nkisim.execute.precision import with_float32_storage
+from nkisim.execute.validate import validate
 from nkisim.frontend.answer import TraceAnswer, decode_answer
 from nkisim.frontend.arguments import Construct, Symbol, TensorSpec, describe
 from nkisim.frontend.jit import Kernel
 from nkisim.frontend.trace import environment, trace_kernel, trace_request
 from nkisim.ir.encode import decode
 from nkisim.ir.program import Program
-from nkisim.ir.validate import validate
 from nkisim.machine.load import load_machine
 from nkisim.machine.spec import Machine
 from nkisim.profile.model import Profile, profile_program
@@ -291,6 +291,7 @@ def run_kernel(
     traced = trace_kernel(
         kernel, args, kwargs, machine=target, version=nki, run=run_standalone
     )
+    validate(traced.program, target)
     arrays = _tensor_arguments(args, kwargs or {})
     return _finish(traced.program, target, arrays, traced.diagnostics, "", ())
 

@@ -168,9 +168,9 @@ def _dispatch(options: argparse.Namespace) -> int:
     for diagnostic in result.diagnostics:
         print(diagnostic, file=sys.stderr)
     if options.command == "trace":
-        from nkisim.ir.printer import print_program
+        from nkisim.ir.printer import render
 
-        print(print_program(result.program))
+        print(render(result.program))
         return 0
     if options.command == "run":
         return _run(options, result)

@@ -94,6 +94,10 @@ def test_wrong_value_names_place_and_remedy(load, project, environ, flags, place
         assert hint in (caught.value.hint or "")
 
 
+def test_home_folder_is_written_out(load):
+    assert "~" not in str(load({"runs_dir": "~/runs"}).settings.runs_dir)
+
+
 def test_every_setting_has_help():
     for name in config.Settings.model_fields:
         assert config.help_text(name).endswith(".")

@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from nkiwright.errors import StoreError
 
+from nkiwright.errors import StoreError
 from nkiwright.events import StrategyNote
 from nkiwright.store import RunRecord, RunStore, write_atomic
 
@@ -33,6 +33,15 @@ def test_record_and_result_read_back(folder):
     assert folder.record() == record()
     folder.finish({"solved": True})
     assert folder.record().result == {"solved": True}
+
+
+def test_keys_reach_neither_record_nor_log(folder):
+    key = "sk-" + "abcdefgh12345678"
+    folder.finish({"solved": False, "reason": f"401: bad key {key}"})
+    folder.append(StrategyNote(text=key), seconds=0)
+    for path in folder.path.iterdir():
+        assert key not in path.read_text()
+    assert len(list(folder.events())) == 1
 
 
 def test_runs_of_the_same_second_get_their_own_folders(store):

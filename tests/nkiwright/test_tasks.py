@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +165,9 @@ def test_error_scale_of_wrong_shape_is_refused(write):
         (', dtype = "bfloat16" }\nw', " }\nw", 7, "missing field 'inputs.x.dtype'", "inputs"),
         ('"bfloat16" }\nw', '"bf16" }\nw', 7, "unknown dtype 'bf16'", None),
         ("scale = 0.5", "scael = 0.5", 8, "unknown field 'inputs.w.scael'", "'scale'"),
+        ("description", "descriptoin", 4, "unknown field 'descriptoin'", "'description'"),
+        ("factor = 2.0", "factor = [2.0]", 11, "number, text, true or false", None),
+        ("[inputs]", "[inputs]\nz = 3", 7, "inputs.z must be a table, got 3", "inputs"),
         ("[check]", "[chekc]", 21, "unknown field 'chekc'", "'check'"),
         ('"elementwise"', '"pointwise"', 2, "'elementwise', 'reduce'", "op_class"),
         ("level = 1", "level = 7", 3, "1, 2 or 3", "level"),
@@ -261,6 +265,8 @@ def test_path_without_task_says_so(tmp_path):
         tasks.load(tmp_path / "nowhere")
     with pytest.raises(TaskError, match=r"holds no task\.toml"):
         tasks.load(tmp_path)
+    with pytest.raises(TaskError, match="is a file"):
+        tasks.load(Path(__file__))
     with pytest.raises(TaskError, match="no folder"):
         tasks.discover(tmp_path / "nowhere")
 

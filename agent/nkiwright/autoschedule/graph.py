@@ -88,9 +88,7 @@ COMPARISONS = frozenset(
 BINARY = COMPARISONS | {
     Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.DIVIDE, Op.MAXIMUM, Op.MINIMUM, Op.POWER,
 }  # fmt: skip
-COMMUTATIVE = frozenset(
-    {Op.ADD, Op.MULTIPLY, Op.MAXIMUM, Op.MINIMUM, Op.EQUAL, Op.NOT_EQUAL}
-)
+COMMUTATIVE = frozenset({Op.ADD, Op.MULTIPLY, Op.MAXIMUM, Op.MINIMUM, Op.EQUAL, Op.NOT_EQUAL})
 ELEMENTWISE = UNARY | BINARY | {Op.WHERE}
 REDUCTIONS = frozenset({Op.SUM, Op.MAX, Op.MIN, Op.MEAN, Op.VAR})
 
@@ -206,9 +204,7 @@ class GraphBuilder:
 
     def copy(self, node: Node, args: tuple[int, ...]) -> int:
         """Add `node` of another graph with other arguments."""
-        return self.add(
-            node.op, args, shape=node.shape, line=node.line, **{k: v for k, v in node.attrs}
-        )
+        return self.add(node.op, args, shape=node.shape, line=node.line, **dict(node.attrs))
 
     def finish(self, outputs: tuple[int, ...]) -> Graph:
         """Return the graph of `outputs` without what they don't need."""

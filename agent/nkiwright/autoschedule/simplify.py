@@ -1,4 +1,4 @@
-"""Rewrites a traced graph to one canonical form, so that lowering sees few shapes of the same thing.
+"""Rewrites a traced graph to one canonical form, so that lowering meets few ways of saying a thing.
 
 Three kinds of rewriting: algebra (division becomes multiplication by a reciprocal, constants fold),
 patterns of several nodes (variance, masks), and recognition of the functions that the scalar engine
@@ -135,9 +135,8 @@ def _recognise(graph: Graph) -> Graph:
 
 def _native(graph: Graph, node: Node) -> tuple[Op, int] | None:
     """Return (function, argument) if `node` is a native function of an earlier node."""
-    if node.op not in ELEMENTWISE or node.op in UNARY - {Op.RECIPROCAL, Op.COPY}:
-        if node.op not in ELEMENTWISE or graph[node.args[0]].op not in ELEMENTWISE:
-            return None
+    if node.op not in ELEMENTWISE or not any(graph[a].op in ELEMENTWISE for a in node.args):
+        return None
     cone: set[int] = set()
     stack = [node.number]
     while stack:
@@ -285,9 +284,7 @@ class _Rewriter:
         if value is not None:
             inverse = 1.0 / value if value else math.copysign(math.inf, value)
             return self._add(Op.MULTIPLY, left, self.builder.scalar(inverse), like=node)
-        return self._add(
-            Op.MULTIPLY, left, self._add(Op.RECIPROCAL, right, like=node), like=node
-        )
+        return self._add(Op.MULTIPLY, left, self._add(Op.RECIPROCAL, right, like=node), like=node)
 
     def _plus(self, node: Node, left: int, right: int) -> int | None:
         if (mask := self._mask(left, right)) is not None:

@@ -7,16 +7,20 @@ the names of the dimensions, and what cannot be is refused.
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from nkiwright.autoschedule.graph import Graph, Node, Op
-from nkiwright.autoschedule.problem import NotCovered, Problem
+from nkiwright.autoschedule.graph import Graph, Node
+from nkiwright.autoschedule.problem import Argument, Dims, NotCovered, Problem
 from nkiwright.autoschedule.simplify import simplify
 from nkiwright.autoschedule.tracer import trace
 
 _POWERS = (-1.0, -0.5, 0.5, 1.0, -2.0, 2.0)
+RESERVED = frozenset({"nki", "nl", "nisa", "kernel", "min", "max", "range"})
+"""Names that kernels use themselves."""
+_PROBE_FACTOR = 3
 _SIZED_ATTRS = frozenset({"value", "bounds", "offset", "digest"})
 
 
@@ -25,7 +29,15 @@ class Traces:
     """One function at several sets of sizes; all graphs have the same nodes."""
 
     problem: Problem
+    dims: tuple[Dims, ...]
+    """The problem's sets of sizes, then more that only tell sizes apart."""
     graphs: tuple[Graph, ...]
+    """One for each of `dims`."""
+
+    @property
+    def known(self) -> tuple[Graph, ...]:
+        """The graphs at the sizes that a kernel has to be legal for."""
+        return self.graphs[: len(self.problem.shapes)]
 
     @property
     def main(self) -> Graph:
@@ -45,6 +57,8 @@ class Traces:
         for text, values in self._candidates():
             if values == sizes:
                 return text
+        if len(set(sizes)) == 1:
+            return str(sizes[0])
         raise NotCovered(f"a size that is {sizes[0]} here and depends on the sizes", line=line)
 
     def number_text(self, node: Node) -> str:
@@ -65,8 +79,10 @@ class Traces:
 
     def _candidates(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         problem = self.problem
-        names = list(dict.fromkeys(s for a in problem.inputs for s in a.shape if isinstance(s, str)))
-        columns = {name: tuple(dims[name] for dims in problem.shapes) for name in names}
+        names = list(
+            dict.fromkeys(s for a in problem.inputs for s in a.shape if isinstance(s, str))
+        )
+        columns = {name: tuple(dims[name] for dims in self.dims) for name in names}
         yield from columns.items()
         for name, values in columns.items():
             for divisor in (2, 4):
@@ -75,9 +91,6 @@ class Traces:
             for second in names[i:]:
                 product = zip(columns[first], columns[second], strict=True)
                 yield f"{first} * {second}", tuple(a * b for a, b in product)
-        constants = {n for graph in self.graphs for node in graph for n in node.shape} | {0}
-        for constant in sorted(constants):
-            yield str(constant), (constant,) * len(problem.shapes)
 
 
 def traces(problem: Problem) -> Traces:
@@ -86,11 +99,50 @@ def traces(problem: Problem) -> Traces:
     Raises:
         NotCovered: The reference cannot be traced, or its operations depend on the sizes.
     """
-    graphs = tuple(simplify(trace(problem, dims)) for dims in problem.shapes)
-    skeletons = {_skeleton(graph) for graph in graphs}
-    if len(skeletons) > 1:
+    problem = _with_safe_names(problem)
+    graphs = [simplify(trace(problem, dims)) for dims in problem.shapes]
+    skeleton = _skeleton(graphs[0])
+    if any(_skeleton(graph) != skeleton for graph in graphs):
         raise NotCovered("a reference whose operations depend on the sizes")
-    return Traces(problem, graphs)
+    dims = list(problem.shapes)
+    for probe in _probes(problem):
+        try:
+            graph = simplify(trace(problem, probe))
+        except NotCovered:
+            continue  # the dimensions depend on each other
+        if _skeleton(graph) == skeleton:
+            graphs.append(graph)
+            dims.append(probe)
+    return Traces(problem, tuple(dims), tuple(graphs))
+
+
+def _with_safe_names(problem: Problem) -> Problem:
+    """Rename dimensions whose names mean something else in a kernel, such as that of an input."""
+    tensors = {a.name for a in (*problem.inputs, *problem.outputs)} | set(problem.scalars)
+    for name in tensors:
+        if name in RESERVED or keyword.iskeyword(name):
+            raise NotCovered(f"a tensor or constant named {name!r}, which kernels need themselves")
+    renamed: dict[str | int, str] = {}
+    for name in {name for dims in problem.shapes for name in dims}:
+        if name in tensors or name in RESERVED or keyword.iskeyword(name):
+            renamed[name] = f"{name}_size"
+
+    def argument(spec: Argument) -> Argument:
+        return replace(spec, shape=tuple(renamed.get(s, s) for s in spec.shape))
+
+    return replace(
+        problem,
+        inputs=tuple(map(argument, problem.inputs)),
+        outputs=tuple(map(argument, problem.outputs)),
+        shapes=tuple({renamed.get(k, k): v for k, v in dims.items()} for dims in problem.shapes),
+    )
+
+
+def _probes(problem: Problem) -> Iterator[Dims]:
+    """Yield sizes that tell apart dimensions which are equal in all known sets of sizes."""
+    smallest = min(problem.shapes, key=lambda dims: math.prod(dims.values()))
+    for name in smallest:
+        yield {**smallest, name: smallest[name] * _PROBE_FACTOR}
 
 
 def _skeleton(graph: Graph) -> Graph:
@@ -126,6 +178,3 @@ def _power_text(factor: float, base: str, power: float) -> str:
             return f"{rounded!r} / {name}"
         case _:
             return f"{lead}{name} ** {power}"
-
-
-__all__ = ["Op", "Traces", "traces"]

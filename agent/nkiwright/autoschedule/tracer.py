@@ -162,9 +162,7 @@ class _Recorder:
         node = self.builder.add(op, tuple(a.node for a in arrays), shape=shape, line=self.line)
         return self.array(node)
 
-    def reduce(
-        self, op: Op, operand: object, axis: object, keepdims: object
-    ) -> Traced:
+    def reduce(self, op: Op, operand: object, axis: object, keepdims: object) -> Traced:
         """Record a reduction over the last axis; keepdims=False becomes a reshape."""
         array = self.lift(operand)
         if isinstance(axis, tuple) and len(axis) == 1:
@@ -211,10 +209,8 @@ def _triangle(array: npt.NDArray[np.float64]) -> tuple[int, float, float] | None
     """Recognise a matrix of two values split along a diagonal: (offset, high, low)."""
     rows, columns = array.shape
     high, low = float(array[-1, 0]), float(array[0, -1])
-    counts = (array[0] == high).sum(), (array[:, -1] == high).sum()
-    offset = int(counts[0]) - 1 if counts[0] else -(rows - int(counts[1]))
-    if counts[0] == 0:
-        offset = -int((array[:, 0] != high).sum())
+    first_row = int((array[0] == high).sum())
+    offset = first_row - 1 if first_row else -int((array[:, 0] != high).sum())
     kept = np.tri(rows, columns, offset, dtype=bool)
     expected = np.where(kept, high, low)
     return (offset, high, low) if np.array_equal(array, expected) else None
@@ -223,11 +219,12 @@ def _triangle(array: npt.NDArray[np.float64]) -> tuple[int, float, float] | None
 class Traced(NDArrayOperatorsMixin):
     """An array without values, as the reference sees it."""
 
-    __slots__ = ("_recorder", "node")
+    __slots__ = ("_has_views", "_recorder", "node")
     __array_priority__ = 100.0
 
     def __init__(self, recorder: _Recorder, node: int) -> None:
         self._recorder = recorder
+        self._has_views = False
         self.node = node
 
     @property
@@ -292,6 +289,9 @@ class Traced(NDArrayOperatorsMixin):
         self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object
     ) -> Traced:
         recorder = self._recorder
+        out = kwargs.pop("out", None)
+        if out is not None:
+            return self._overwrite(out, self.__array_ufunc__(ufunc, method, *inputs, **kwargs))
         extra = {k: v for k, v in kwargs.items() if k not in ("dtype", "casting") and v is not None}
         if ufunc is np.matmul and method == "__call__" and not extra:
             return recorder.matmul(*inputs)
@@ -311,9 +311,7 @@ class Traced(NDArrayOperatorsMixin):
         if ufunc is np.log1p:
             return recorder.element(Op.LOG, recorder.element(Op.ADD, inputs[0], 1.0))
         if ufunc is np.exp2:
-            return recorder.element(
-                Op.EXP, recorder.element(Op.MULTIPLY, inputs[0], math.log(2.0))
-            )
+            return recorder.element(Op.EXP, recorder.element(Op.MULTIPLY, inputs[0], math.log(2.0)))
         if ufunc not in _UFUNCS:
             recorder.refuse(f"numpy.{ufunc.__name__}")
         return recorder.element(_UFUNCS[ufunc], *inputs)
@@ -453,7 +451,7 @@ class Traced(NDArrayOperatorsMixin):
                 start, step, count = int(item) % size, 1, 1
             else:
                 self._recorder.refuse(f"an index of type {type(item).__name__}")
-            bounds.append((start, start + (count - 1) * step + 1, step))
+            bounds.append((start, min(size, start + count * step), step))
             shape.append(count)
         result = self
         if tuple(shape) != self.shape:
@@ -463,7 +461,20 @@ class Traced(NDArrayOperatorsMixin):
     def _make(self, op: Op, shape: Shape, **attrs: Attr) -> Traced:
         recorder = self._recorder
         node = recorder.builder.add(op, (self.node,), shape=shape, line=recorder.line, **attrs)
-        return recorder.array(node)
+        result = recorder.array(node)
+        if op is not Op.CUMSUM:
+            self._has_views = result._has_views = True
+        return result
+
+    def _overwrite(self, out: object, result: Traced) -> Traced:
+        """Let `out` stand for `result` from now on, as `x += y` asks."""
+        target = out[0] if isinstance(out, tuple) and len(out) == 1 else out
+        if not isinstance(target, Traced) or target.shape != result.shape:
+            self._recorder.refuse("writing into an array of other shape or kind")
+        if target._has_views:
+            self._recorder.refuse("writing into an array of which there are views")
+        target.node = result.node
+        return target
 
 
 def _cumsum(array: Traced, axis: int | None = None) -> Traced:
@@ -527,16 +538,16 @@ def _expand_dims(r: _Recorder, array: Traced, axis: int) -> Traced:
 
 def _squeeze(r: _Recorder, array: Traced, axis: int | None = None) -> Traced:
     at = range(array.ndim) if axis is None else [axis % array.ndim]
-    return array.reshape(
-        tuple(n for i, n in enumerate(array.shape) if not (i in at and n == 1))
-    )
+    return array.reshape(tuple(n for i, n in enumerate(array.shape) if not (i in at and n == 1)))
 
 
 def _triangle_of(keep_lower: bool) -> Callable[..., object]:
     def handler(r: _Recorder, array: Traced, k: int = 0) -> Traced:
         lower = np.tri(array.shape[-2], array.shape[-1], k if keep_lower else k - 1)
-        return r.element(Op.WHERE, lower, array, 0.0) if keep_lower else r.element(
-            Op.WHERE, lower, 0.0, array
+        return (
+            r.element(Op.WHERE, lower, array, 0.0)
+            if keep_lower
+            else r.element(Op.WHERE, lower, 0.0, array)
         )
 
     return handler

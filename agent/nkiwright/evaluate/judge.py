@@ -31,6 +31,7 @@ from nkisim.ir.fingerprint import fingerprint
 from nkisim.dtypes import DTYPES
 from nkisim.machine.load import load_machine
 from nkisim.profile.model import Profile, profile_program
+from nkisim.profile.chrome import chrome_trace
 from nkisim.profile.text import render_text
 from nkisim.sources import from_text
 from nkisim.worker.runner import Sandbox
@@ -112,6 +113,10 @@ class Judge:
         self._seconds = {}
         result = self._cascade(source)
         return replace(result, seconds=dict(self._seconds))
+
+    def chrome_trace(self, source: str) -> dict[str, object]:
+        """Return the Chrome trace of a kernel at the main shape."""
+        return chrome_trace(self._profile(self._trace(source, self.task.main)))
 
     # -- the cascade --------------------------------------------------------------------------
 
@@ -301,6 +306,14 @@ class Judge:
 def seed_for(secret: int, stage: Stage, number: int) -> int:
     """Derive the seed of one set of inputs from the run's secret."""
     return (secret * 1_000_003 + {"tiny": 1, "main": 2}.get(stage.value, 3) * 1009 + number) % 2**63
+
+
+def input_seeds(options: JudgeOptions) -> dict[str, list[int]]:
+    """Return the seeds that a judgement with `options` uses, by stage."""
+    return {
+        "tiny": [seed_for(options.seed, Stage.TINY, 0)],
+        "main": [seed_for(options.seed, Stage.MAIN, number) for number in range(options.seeds)],
+    }
 
 
 def _illegal(stage: Stage, diagnostic: Diagnostic, where: str = "") -> Evaluation:

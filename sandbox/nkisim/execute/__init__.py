@@ -1,1 +1,1 @@
-"""execute"""
+"""Running Programs: validation, interpretation, fuel."""

@@ -200,7 +200,9 @@ class _Binder:
                 roles.append(param.name)
                 tensors.append(value)
             elif value is not None:
-                attrs.append((param.name, self._attr(param, value)))
+                attr = self._attr(param, value)
+                if attr != param.default or type(attr) is not type(param.default):
+                    attrs.append((param.name, attr))
             elif param.default is REQUIRED:
                 raise self._error(f"argument {param.name!r} takes {kind}, got None")
         attrs.sort()
@@ -256,9 +258,10 @@ class _Binder:
             f"argument {param.name!r} takes {param.kind}, got {type(value).__name__} {value!r:.60}"
         )
 
-    def _integers(self, param: Param, value: object) -> tuple[AttrValue, ...]:
+    def _integers(self, param: Param, value: object) -> AttrValue:
+        """Return an integer, or a possibly nested tuple of integers."""
         if not isinstance(value, (list, tuple)):
-            raise self._error(f"argument {param.name!r} takes a list of integers, got {value!r:.60}")
+            return int(self._number(param, value))
         return tuple(
             self._integers(param, item)
             if isinstance(item, (list, tuple))

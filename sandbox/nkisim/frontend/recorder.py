@@ -130,6 +130,7 @@ class Recorder:
         fill: float | None = None,
         kind: BufferKind = "local",
         constant: int | None = None,
+        is_outside_kernel: bool = False,
     ) -> NkiTensor:
         """Allocate a tensor and return a view of all of it."""
         dims = self._dims(shape)
@@ -177,7 +178,7 @@ class Recorder:
         number = len(self._buffers)
         if number >= MAX_BUFFERS:
             raise KernelError("NKS403", f"the kernel allocates more than {MAX_BUFFERS:,} tensors")
-        site = self.source_map.site(sys._getframe(1))
+        site = self.source_map.site(None if is_outside_kernel else sys._getframe(1))
         label = name or f"{region.name}{number}"
         self._buffers.append(
             Buffer(
@@ -247,7 +248,14 @@ class Recorder:
     def add_argument(self, name: str, shape: Sequence[int], dtype: DType) -> NkiTensor:
         """Allocate a tensor parameter of the kernel."""
         dims = tuple(int(n) for n in shape)
-        tensor = self.allocate(dims or (1,), dtype, REGIONS["shared_hbm"], name=name, kind="input")
+        tensor = self.allocate(
+            dims or (1,),
+            dtype,
+            REGIONS["shared_hbm"],
+            name=name,
+            kind="input",
+            is_outside_kernel=True,
+        )
         tensor.shape, tensor.strides = dims or (1,), row_major(dims or (1,))
         self._arguments.append((name, tensor))
         return tensor
@@ -423,15 +431,24 @@ class Recorder:
             )
         self.is_hybrid = True
 
-    def partition_broadcast(self, tensor: NkiTensor) -> None:
-        """Refuse a stride-0 partition dimension, which no compute engine can read."""
-        raise KernelError(
-            "NKS107",
-            "broadcast along the partition dimension of an on-chip tile",
-            got=repr(tensor),
-            hint="load with a broadcast HBM view (w.reshape((1, d)).broadcast(0, 128)), "
-            "use nl.broadcast_to, or multiply with a tile of ones on the Tensor Engine",
-        )
+    def partition_broadcast(self, tensor: NkiTensor, size: int) -> NkiTensor:
+        """Repeat one partition `size` times: a copy by DMA in old dialects, else refused.
+
+        No compute engine can read a partition dimension of stride 0, but DMA can.
+        """
+        if self.version is not None:
+            raise KernelError(
+                "NKS107",
+                "broadcast along the partition dimension of an on-chip tile",
+                got=repr(tensor),
+                hint="load with a broadcast HBM view (w.reshape((1, d)).broadcast(0, 128)), "
+                "use nl.broadcast_to, or multiply with a tile of ones on the Tensor Engine",
+            )
+        shape, strides = (size, *tensor.shape[1:]), (0, *tensor.strides[1:])
+        repeated = NkiTensor(tensor.storage, tensor.offset, shape, strides, tensor.dtype)
+        tile = self.allocate(shape, tensor.dtype, self.regions["sbuf"])
+        self.instructions.isa["dma_copy"](dst=tile, src=repeated)
+        return tile
 
     def tile_operation(self, name: str, *operands: object, dtype: object = None) -> NkiTensor:
         """Emit an operator on tiles (`a + b`), an old-generation idiom."""

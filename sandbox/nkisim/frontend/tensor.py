@@ -486,7 +486,7 @@ class NkiTensor:
                 got=repr(self),
             )
         if self.memory.is_on_chip and dim == 0 and size != 1:
-            self.storage.recorder.partition_broadcast(self)
+            return self.storage.recorder.partition_broadcast(self, int(size))
         shape, strides = list(self.shape), list(self.strides)
         shape[dim], strides[dim] = int(size), 0
         return self._view(self.offset, shape, strides)

@@ -38,7 +38,6 @@ from nkisim.frontend.recorder import REGIONS, Recorder
 from nkisim.frontend.source import SourceMap
 from nkisim.ir.encode import encode
 from nkisim.ir.program import Program
-from nkisim.ir.validate import validate
 from nkisim.machine.load import load_machine
 from nkisim.machine.spec import Machine
 from nkisim.ops.table import OPS
@@ -126,7 +125,6 @@ def _run(
         raise explain(error, recorder.source_map) from error
     finally:
         context.deactivate(token)
-    validate(program, recorder.machine, OPS)
     return Traced(program, tuple(recorder.warnings.items))
 
 

@@ -1,1 +1,1 @@
-"""machine"""
+"""Machines as data."""

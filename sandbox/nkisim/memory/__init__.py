@@ -1,1 +1,1 @@
-"""memory"""
+"""On-chip and off-chip memory: partitions, banks, lifetimes, capacity, placement."""

@@ -1,1 +1,1 @@
-"""testing"""
+"""Help for testing kernels: the adapter for public kernel collections."""

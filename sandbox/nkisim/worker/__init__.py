@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from nkisim.worker.errors import SandboxUnavailable, WorkerError
 from nkisim.worker.layers import Layer, LayerReport, probe_layers
-from nkisim.worker.runner import AnswerStatus, ChildAnswer, Sandbox, Usage
+from nkisim.worker.runner import Sandbox
+from nkisim.worker.verdict import AnswerStatus, ChildAnswer, Usage
 
 __all__ = [
     "AnswerStatus",

@@ -7,6 +7,7 @@ layers hold.  The function never returns: whatever happens ends in `os._exit`.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import sys
 import traceback
@@ -30,7 +31,7 @@ EXIT_REFUSED = 71
 EXIT_RAISED = 72
 EXIT_MEMORY = 73
 _BALLAST_BYTES = 4 << 20
-"""Given back when memory runs out, so that the child can still say so."""
+"""Address space, never touched, given back when memory runs out so that the child can say so."""
 _TEXT_LIMIT = 8000
 _MEMORY_FRAME = encode_frame(FrameKind.MEMORY, b"")
 
@@ -82,7 +83,7 @@ def say_hello(layers: Sequence[str]) -> None:
 
 def answer_request(target: Target, data: bytes) -> int:
     """Call the target, write the closing frame and return the exit code."""
-    ballast = bytearray(_BALLAST_BYTES)
+    ballast = mmap.mmap(-1, _BALLAST_BYTES)
     code = 0
     try:
         answer = target(decode_request(data))
@@ -92,7 +93,7 @@ def answer_request(target: Target, data: bytes) -> int:
         _write(frame_header(FrameKind.ANSWER, len(answer)))
         _write(answer)
     except MemoryError:
-        del ballast
+        ballast.close()
         _flush()
         _write(_MEMORY_FRAME)
         code = EXIT_MEMORY

@@ -34,7 +34,6 @@ PRELOADED_MODULES = (
     "numpy.random",
     "numpy.testing",
     "numpy.typing",
-    "ml_dtypes",
     "abc argparse array ast base64 bisect builtins cmath collections collections.abc contextlib",
     "contextvars copy ctypes dataclasses datetime decimal difflib dis encodings.ascii",
     "encodings.idna encodings.latin_1 encodings.utf_16 encodings.utf_32 enum errno fractions",
@@ -72,7 +71,25 @@ def main(config: Mapping[str, object]) -> None:
         data, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 4)
         if not data:
             return
-        _serve(control, json.loads(data), descriptors, confinement, targets)
+        message = json.loads(data)
+        if "load" in message:
+            _load(control, message["load"], targets)
+        else:
+            _serve(control, message, descriptors, confinement, targets)
+
+
+def _load(control: socket.socket, name: str, targets: dict[str, Target]) -> None:
+    """Import a target, so that no child has to."""
+    try:
+        module = name.partition(":")[0]
+        is_prepared = any(other.partition(":")[0] == module for other in targets)
+        targets[name] = find_target(name, is_prepared=is_prepared)
+    except Exception as exc:
+        _send(control, {"event": "failed", "message": f"{type(exc).__name__}: {exc}"[:4000]})
+        return
+    gc.collect()
+    gc.freeze()
+    _send(control, {"event": "loaded"})
 
 
 def _serve(
@@ -89,16 +106,6 @@ def _serve(
     assert isinstance(layers, list)
     assert isinstance(cpu_seconds, int)
     assert isinstance(memory_bytes, int)
-    try:
-        if name not in targets:
-            targets[name] = find_target(name)
-            gc.collect()
-            gc.freeze()
-    except Exception as exc:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        _send(control, {"event": "failed", "message": f"{type(exc).__name__}: {exc}"[:4000]})
-        return
     request, answer, stdout, stderr = descriptors
     channels = Channels(request=request, answer=answer, stdout=stdout, stderr=stderr)
     limits = Limits(cpu_seconds=cpu_seconds, memory_bytes=memory_bytes)
@@ -142,12 +149,20 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def find_target(name: str) -> Target:
-    """Import the target "module:function"."""
-    module, _, attribute = name.partition(":")
-    target = getattr(importlib.import_module(module), attribute)
+def find_target(name: str, *, is_prepared: bool = False) -> Target:
+    """Import the target "module:function".
+
+    If its module has a function `prepare`, that is called once: it reads what the target needs
+    from files and fills caches, since no child can.
+    """
+    path, _, attribute = name.partition(":")
+    module = importlib.import_module(path)
+    target = getattr(module, attribute)
     if not callable(target):
         raise TypeError(f"{name} is not callable")
+    prepare = getattr(module, "prepare", None)
+    if prepare is not None and not is_prepared:
+        prepare()
     found: Target = target
     return found
 

@@ -10,84 +10,25 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
 from nkisim.worker import launch
-from nkisim.worker.child import EXIT_MEMORY, EXIT_RAISED
 from nkisim.worker.errors import SandboxUnavailable, WorkerError
 from nkisim.worker.layers import LayerReport, no_layers, probe_layers
 from nkisim.worker.limits import MEMORY_BYTES
 from nkisim.worker.plain import PlainChild
-from nkisim.worker.protocol import ANSWER_CAP_BYTES, FrameKind, encode_request
-from nkisim.worker.server import ForkServer, Job, ServerLost
+from nkisim.worker.protocol import ANSWER_CAP_BYTES, encode_request
+from nkisim.worker.server import START_SECONDS, ForkServer, Job, ServerLost
 from nkisim.worker.supervise import ChildHandle, Observation, supervise
+from nkisim.worker.verdict import ChildAnswer, conclude, is_abnormal, judge
 
 WALL_SECONDS = 20.0
 RUNS_PER_SERVER = 500
 """After so many children a server is replaced: they all share its memory layout."""
-
-
-class AnswerStatus(StrEnum):
-    """How a run ended."""
-
-    OK = "ok"
-    """The target returned `payload`."""
-    TIMEOUT = "timeout"
-    """Wall clock or CPU time ran out."""
-    CRASHED = "crashed"
-    """It ended by a signal, with an exit code, or by an exception that the target let through."""
-    MEMORY = "memory"
-    """It needed more memory than it was given."""
-    OUTPUT_LIMIT = "output_limit"
-    """It printed too much."""
-    ANSWER_TOO_LARGE = "answer_too_large"
-    PROTOCOL_ERROR = "protocol_error"
-    """Its answer is missing, short, forged or more than one."""
-    REFUSED = "refused"
-    """A layer failed in the child; nothing was run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """What one run took."""
-
-    wall_seconds: float
-    cpu_seconds: float | None = None
-    max_rss_bytes: int | None = None
-    """Largest resident memory, including pages shared with the fork server."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildAnswer:
-    """What came back from one run."""
-
-    status: AnswerStatus
-    payload: bytes = b""
-    """What the target returned, if the status is `ok`; not to be trusted."""
-    stdout: str = ""
-    """The beginning of what was printed; text for a person, never a message."""
-    stderr: str = ""
-    usage: Usage
-    layers: LayerReport
-    """The layers that held for this run."""
-    detail: str = ""
-    """Why the status is not `ok`, in one line; after an exception, its traceback."""
-    exit_code: int | None = None
-    signal: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
-    status: AnswerStatus
-    detail: str = ""
-    payload: bytes = b""
 
 
 class Sandbox:
@@ -163,11 +104,13 @@ class Sandbox:
             self._is_closed = True
             self._drop_server()
 
-    def start(self) -> None:
-        """Start the fork server now rather than with the first run."""
+    def start(self, target: str | None = None) -> None:
+        """Start the fork server, and import a target, now rather than with the first run."""
         with self._lock:
             if not self._is_plain:
-                self._ready_server()
+                server = self._ready_server()
+                if target is not None:
+                    server.load(target)
 
     def run(
         self,
@@ -184,7 +127,8 @@ class Sandbox:
         Args:
             request: Plain data, as JSON knows it; may be untrusted.
             target: "module:function" to call, taking the request and returning bytes.  Trusted:
-                never take it from a request.
+                never take it from a request.  A function `prepare` of its module is called once
+                in the fork server, to read what no confined child can.
             wall_seconds: When to kill the child.
             cpu_seconds: CPU time of the child; by default a little more than `wall_seconds`.
             memory_bytes: Address space of the child, interpreter included.
@@ -218,39 +162,35 @@ class Sandbox:
         cold: bool,
     ) -> ChildAnswer:
         request = _memory_file(stack, data)
-        if cold:
-            server = self._new_server()
-            stack.callback(server.close)
-        else:
-            server = self._ready_server()
-        pipes = _Pipes(stack)
-        try:
-            child = server.begin(job, (request, *pipes.writers))
-        except ServerLost:
-            # It died between two runs; nothing was begun, so a new one may try.
+        for _ in range(2):
+            server = self._new_server() if cold else self._ready_server()
             if cold:
-                raise WorkerError("the worker process ended before its first run") from None
-            self._drop_server()
-            server = self._ready_server()
+                stack.callback(server.close)
+            pipes = _Pipes(stack)
             try:
+                server.load(job.target)
                 child = server.begin(job, (request, *pipes.writers))
-            except ServerLost as exc:
-                self._drop_server()
-                raise WorkerError(f"the worker process ended twice: {exc}") from exc
-        is_abnormal = True
-        try:
-            pipes.close_writers()
-            seen = self._supervise(child, pipes, wall_seconds)
-            if child.failure is not None:
-                raise WorkerError(f"cannot run {job.target!r}: {child.failure}")
-            verdict = _judge(seen, job, child.lost)
-            is_abnormal = _is_abnormal(seen, verdict, child.lost)
-        finally:
-            child.close()
-            if not cold and (is_abnormal or server.runs >= self._runs_per_server):
-                self._drop_server()
-        held = (*(seen.reader.layers or ()), *(("bubblewrap",) if self.layers.bwrap else ()))
-        return _answer(seen, verdict, self.layers.held(held))
+            except ServerLost:
+                if not cold:
+                    self._drop_server()
+                continue
+            must_go = True
+            try:
+                pipes.close_writers()
+                seen = self._supervise(child, pipes, wall_seconds)
+                verdict = judge(seen, cpu_limit_seconds=job.cpu_seconds, lost=child.lost)
+                must_go = is_abnormal(seen, verdict, child.lost)
+            finally:
+                is_unborn = child.lost is not None and not child.is_started
+                child.close()
+                if not cold and (must_go or server.runs >= self._runs_per_server):
+                    self._drop_server()
+            if is_unborn and not seen.is_condemned:
+                # The server had died before; no source has been looked at.
+                continue
+            held = (*(seen.reader.layers or ()), *(("bubblewrap",) if self.layers.bwrap else ()))
+            return conclude(seen, verdict, self.layers.held(held))
+        raise WorkerError("the worker process ended twice before it began a run")
 
     def _run_plain(
         self, stack: contextlib.ExitStack, data: bytes, job: Job, wall_seconds: float
@@ -268,10 +208,21 @@ class Sandbox:
         )
         stack.callback(child.close)
         pipes.close_writers()
-        seen = self._supervise(child, pipes, wall_seconds)
-        return _answer(seen, _judge(seen, job, None), self.layers)
+        seen = self._supervise(child, pipes, wall_seconds, start_seconds=START_SECONDS)
+        if seen.reader.layers is None and not seen.is_condemned:
+            lines = seen.stderr.text.strip().splitlines() or ["it ended without a word"]
+            raise WorkerError(f"cannot run {job.target!r}: {lines[-1]}")
+        verdict = judge(seen, cpu_limit_seconds=job.cpu_seconds, lost=None)
+        return conclude(seen, verdict, self.layers)
 
-    def _supervise(self, child: ChildHandle, pipes: _Pipes, wall_seconds: float) -> Observation:
+    def _supervise(
+        self,
+        child: ChildHandle,
+        pipes: _Pipes,
+        wall_seconds: float,
+        *,
+        start_seconds: float = 0.0,
+    ) -> Observation:
         answer, stdout, stderr = pipes.readers
         return supervise(
             child,
@@ -280,6 +231,7 @@ class Sandbox:
             stderr=stderr,
             wall_seconds=wall_seconds,
             answer_cap_bytes=self._answer_cap_bytes,
+            start_seconds=start_seconds,
         )
 
     def _ready_server(self) -> ForkServer:
@@ -342,94 +294,3 @@ def _memory_file(stack: contextlib.ExitStack, data: bytes) -> int:
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     return descriptor
-
-
-def _judge(seen: Observation, job: Job, lost: str | None) -> _Verdict:
-    """Decide on the status; what the parent saw itself counts before what the child said."""
-    exit_code, number = _split_status(seen)
-    reader = seen.reader
-    if seen.frame_error is not None:
-        too_large = seen.frame_error.reason == "too_large" and reader.layers is not None
-        status = AnswerStatus.ANSWER_TOO_LARGE if too_large else AnswerStatus.PROTOCOL_ERROR
-        return _Verdict(status=status, detail=str(seen.frame_error))
-    if seen.is_too_loud:
-        total = seen.stdout.total + seen.stderr.total
-        return _Verdict(status=AnswerStatus.OUTPUT_LIMIT, detail=f"it printed {total:,} bytes")
-    if seen.is_late:
-        return _Verdict(status=AnswerStatus.TIMEOUT, detail="the wall clock ran out")
-    if lost is not None:
-        return _Verdict(status=AnswerStatus.CRASHED, detail=f"the fork server was lost: {lost}")
-    if number is not None:
-        return _judge_signal(seen, job, number)
-    if reader.closing is FrameKind.REFUSED:
-        return _Verdict(status=AnswerStatus.REFUSED, detail=_text(reader.body))
-    if reader.closing is FrameKind.MEMORY:
-        return _Verdict(status=AnswerStatus.MEMORY, detail="it ran out of memory")
-    if reader.closing is FrameKind.ERROR:
-        return _Verdict(status=AnswerStatus.CRASHED, detail=_text(reader.body))
-    if exit_code != 0:
-        return _Verdict(status=AnswerStatus.CRASHED, detail=f"it ended with exit code {exit_code}")
-    if reader.closing is FrameKind.ANSWER:
-        return _Verdict(status=AnswerStatus.OK, payload=reader.body)
-    what = "in the middle of an answer" if reader.has_partial else "without an answer"
-    return _Verdict(status=AnswerStatus.PROTOCOL_ERROR, detail=f"it ended {what}")
-
-
-def _is_abnormal(seen: Observation, verdict: _Verdict, lost: str | None) -> bool:
-    """Return whether the fork server is to be replaced, to be safe.
-
-    Not after an ordinary failure: a kill by our clock or cap, or an exception that was reported.
-    Generated code often does that, and a new server takes a second.
-    """
-    if lost is not None or verdict.status in (AnswerStatus.PROTOCOL_ERROR, AnswerStatus.REFUSED):
-        return True
-    if seen.is_condemned:
-        return False
-    reported = {FrameKind.ANSWER: 0, FrameKind.ERROR: EXIT_RAISED, FrameKind.MEMORY: EXIT_MEMORY}
-    closing = seen.reader.closing
-    return closing is None or _split_status(seen)[0] != reported.get(closing)
-
-
-def _judge_signal(seen: Observation, job: Job, number: int) -> _Verdict:
-    cpu_seconds = seen.ending.cpu_seconds if seen.ending is not None else None
-    if number in (signal.SIGXCPU, signal.SIGKILL) and (cpu_seconds or 0) > job.cpu_seconds - 0.5:
-        return _Verdict(status=AnswerStatus.TIMEOUT, detail="its CPU time ran out")
-    if number == signal.SIGKILL:
-        detail = "the system killed it, most likely for want of memory"
-        return _Verdict(status=AnswerStatus.MEMORY, detail=detail)
-    name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
-    return _Verdict(status=AnswerStatus.CRASHED, detail=f"it ended by signal {name}")
-
-
-def _answer(seen: Observation, verdict: _Verdict, layers: LayerReport) -> ChildAnswer:
-    exit_code, number = _split_status(seen)
-    ending = seen.ending
-    return ChildAnswer(
-        status=verdict.status,
-        payload=verdict.payload,
-        stdout=seen.stdout.text,
-        stderr=seen.stderr.text,
-        usage=Usage(
-            wall_seconds=seen.wall_seconds,
-            cpu_seconds=ending.cpu_seconds if ending is not None else None,
-            max_rss_bytes=ending.max_rss_bytes if ending is not None else None,
-        ),
-        layers=layers,
-        detail=verdict.detail,
-        exit_code=exit_code,
-        signal=number,
-    )
-
-
-def _split_status(seen: Observation) -> tuple[int | None, int | None]:
-    """Return exit code and signal; both None if nobody knows."""
-    status = seen.ending.status if seen.ending is not None else None
-    if status is None:
-        return None, None
-    if os.WIFSIGNALED(status):
-        return None, os.WTERMSIG(status)
-    return os.WEXITSTATUS(status), None
-
-
-def _text(body: bytes) -> str:
-    return body.decode("utf-8", "replace")

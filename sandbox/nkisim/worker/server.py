@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from nkisim.worker import bubblewrap, launch
@@ -52,6 +53,7 @@ class ForkServer:
         self._control = control
         self._complaints = complaints
         self._handle = handle
+        self._loaded: set[str] = set()
         self.runs = 0
         """How many children it was asked for."""
 
@@ -115,8 +117,26 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Process id, of the wrapper where there is one."""
+        """Process id as we see it; a wrapped server is not the process that we started."""
+        for line in Path(f"/proc/self/fdinfo/{self._handle}").read_text().splitlines():
+            if line.startswith("Pid:"):
+                return int(line.removeprefix("Pid:"))
         return self._process.pid
+
+    def load(self, target: str) -> None:
+        """Let the server import a target, if it has not yet; takes none of a run's time.
+
+        Raises:
+            ServerLost: The server has gone.
+            WorkerError: The target cannot be had.
+        """
+        if target in self._loaded:
+            return
+        self._send({"load": target})
+        message, _ = self._receive(START_SECONDS)
+        if message.get("event") != "loaded":
+            raise WorkerError(f"cannot run {target!r}: {message.get('message')}")
+        self._loaded.add(target)
 
     def begin(self, job: Job, descriptors: Sequence[int]) -> ForkedChild:
         """Ask for a child.
@@ -128,40 +148,38 @@ class ForkServer:
         Raises:
             ServerLost: Nothing was begun; a new server may be tried.
         """
-        text = json.dumps(
-            {
-                "target": job.target,
-                "layers": job.layers,
-                "cpu_seconds": job.cpu_seconds,
-                "memory_bytes": job.memory_bytes,
-            }
-        ).encode()
-        self._control.settimeout(GRACE_SECONDS)
-        try:
-            socket.send_fds(self._control, [text], list(descriptors))
-        except OSError as exc:
-            raise ServerLost(str(exc)) from exc
+        message = {
+            "target": job.target,
+            "layers": job.layers,
+            "cpu_seconds": job.cpu_seconds,
+            "memory_bytes": job.memory_bytes,
+        }
+        self._send(message, descriptors)
         self.runs += 1
         return ForkedChild(self)
 
     def kill(self) -> None:
-        """End the server, and with it every child that it has."""
+        """End the server, and with it every child that it has.
+
+        A wrapper is left alone: it ends after the server, which it alone can reap.
+        """
         if self._handle >= 0:
             _kill_handle(self._handle)
-        with contextlib.suppress(ProcessLookupError):
+        else:
             self._process.kill()
 
     def close(self) -> None:
         """End the server, wait for it and give back all descriptors."""
         self._control.close()
         self.kill()
+        try:
+            self._process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         if self._handle >= 0:
-            _wait_handle(self._handle, GRACE_SECONDS)
             os.close(self._handle)
             self._handle = -1
-        # A killed process ends as soon as the kernel lets it.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE_SECONDS)
         self._complaints.close()
 
     def forget(self) -> None:
@@ -171,6 +189,14 @@ class ForkServer:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+    def _send(self, message: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
+        """Send one message; raises `ServerLost` if nobody takes it."""
+        self._control.settimeout(GRACE_SECONDS)
+        try:
+            socket.send_fds(self._control, [json.dumps(message).encode()], list(descriptors))
+        except OSError as exc:
+            raise ServerLost(str(exc)) from exc
 
     def _receive(self, seconds: float) -> tuple[Mapping[str, object], list[int]]:
         """Return the next message; raises `ServerLost` if none comes."""
@@ -206,8 +232,6 @@ class ForkedChild:
         self._dead_since: float | None = None
         self.lost: str | None = None
         """Why the server gave no account of the child, if so."""
-        self.failure: str | None = None
-        """Why the server could not begin at all, if so."""
 
     def watched(self) -> Sequence[int]:
         """Watch the server's words; the child's own end is looked at as well."""
@@ -234,9 +258,6 @@ class ForkedChild:
                     return Ending(
                         status=status, cpu_seconds=cpu_seconds, max_rss_bytes=max_rss_bytes
                     )
-                case {"event": "failed", "message": str() as text}:
-                    self.failure = text
-                    return Ending(status=None)
                 case _:
                     for descriptor in descriptors:
                         os.close(descriptor)
@@ -262,10 +283,16 @@ class ForkedChild:
             _kill_handle(self._handle)
         self._server.kill()
 
+    @property
+    def is_started(self) -> bool:
+        """Whether the server has said that the child exists."""
+        return self._handle >= 0
+
     def close(self) -> None:
         """Make sure that the child has ended and give back its descriptor."""
         if self._handle >= 0:
             _kill_handle(self._handle)
+            _wait_handle(self._handle, GRACE_SECONDS)
             os.close(self._handle)
             self._handle = -1
 

@@ -101,6 +101,7 @@ def supervise(
     stderr: int,
     wall_seconds: float,
     answer_cap_bytes: int,
+    start_seconds: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Observation:
     """Watch a child until it has ended or has been given up.
@@ -112,12 +113,13 @@ def supervise(
         stderr: Read end of its standard error.
         wall_seconds: When to kill it.
         answer_cap_bytes: Longest allowed answer.
+        start_seconds: What it may take in addition until it says hello.
         clock: Monotonic seconds.
     """
     seen = Observation(reader=FrameReader(answer_cap_bytes=answer_cap_bytes))
     start = clock()
-    deadline = start + wall_seconds
-    is_killed = False
+    deadline = start + start_seconds + wall_seconds
+    is_killed = has_begun = False
     sinks: dict[int, Callable[[bytes], None]] = {
         answer: seen.reader.feed,
         stdout: seen.stdout.add,
@@ -145,6 +147,9 @@ def supervise(
             seen.ending = handle.poll()
             if seen.ending is not None:
                 break
+            if not has_begun and seen.reader.layers is not None:
+                has_begun = True
+                deadline = clock() + wall_seconds
             if not is_killed and (seen.is_condemned or clock() >= deadline):
                 seen.is_late = not seen.is_condemned
                 is_killed = True

@@ -1,0 +1,499 @@
+"""Family `attention`: softmax attention of one head, optionally causal.
+
+Queries go 128 at a time; all scores of a query tile are kept in SBUF, so that maximum, exponential
+and sum are one instruction each.  The probabilities are transposed on the tensor engine, because
+the second product contracts over keys, and normalised after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from nkisim.dtypes import DTYPES
+from nkisim.machine.spec import Machine
+from nkiwright.autoschedule.emit import FILL
+from nkiwright.autoschedule.grammar import Knob, Rendered
+from nkiwright.autoschedule.graph import Graph, Node, Op, refuse
+from nkiwright.autoschedule.layout import copy
+from nkiwright.autoschedule.plan import QUEUES, AttentionPlan, Eviction, Plan, Queue, Value
+from nkiwright.autoschedule.problem import NotCovered
+from nkiwright.autoschedule.symbols import Traces
+from nkiwright.autoschedule.writer import (
+    Account,
+    Lines,
+    Names,
+    header,
+    queue_arguments,
+    shape_text,
+    unpack_sizes,
+)
+
+_FLOATS = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The parts of an attention graph."""
+
+    query: str
+    key: str
+    value: str
+    scale: int | None
+    """SCALAR that multiplies the scores."""
+    triangle: int | None
+    """SELECT_TRIANGLE that masks the scores."""
+    scores: int
+    """The product of queries and keys."""
+    dtype: str
+
+
+def head_of(traces: Traces) -> Head:
+    """Recognise softmax attention.
+
+    Raises:
+        NotCovered: The graph is something else.
+    """
+    graph = traces.main
+    if len(graph.outputs) != 1:
+        raise NotCovered("attention with more than one result")
+    out = graph[graph.outputs[0]]
+    if out.op is Op.MATMUL:
+        weights, value = graph[out.args[0]], graph[out.args[1]]
+        inverse, exponential = _two(graph, weights, Op.MULTIPLY, Op.RECIPROCAL)
+    else:
+        inverse, product = _two(graph, out, Op.MULTIPLY, Op.RECIPROCAL)
+        if product.op is not Op.MATMUL:
+            raise refuse(out, "is not softmax attention")
+        exponential, value = graph[product.args[0]], graph[product.args[1]]
+    total = graph[inverse.args[0]]
+    if total.op is not Op.SUM or total.args != (exponential.number,):
+        raise refuse(total, "is not the sum of a softmax")
+    if exponential.op is not Op.EXP:
+        raise refuse(exponential, "is not the exponential of a softmax")
+    shifted = graph[exponential.args[0]]
+    if shifted.op is not Op.SUBTRACT:
+        raise refuse(shifted, "is not a softmax stabilised by its maximum")
+    scores, largest = graph[shifted.args[0]], graph[shifted.args[1]]
+    if largest.op is not Op.MAX or largest.args != (scores.number,):
+        raise refuse(largest, "is not the maximum of a softmax")
+    scale: int | None = None
+    triangle: int | None = None
+    while scores.op is not Op.MATMUL:
+        if scores.op is Op.SELECT_TRIANGLE and triangle is None:
+            if scores.number_attr("fill") > -1e9:
+                raise refuse(scores, "with a mask that is not minus infinity")
+            triangle = scores.number
+            scores = graph[scores.args[0]]
+        elif scores.op is Op.MULTIPLY and scale is None:
+            factor, scores = _two(graph, scores, Op.MULTIPLY, Op.SCALAR)
+            if factor.value <= 0:
+                raise refuse(factor, "as a negative factor on attention scores")
+            scale = factor.number
+        else:
+            raise refuse(scores, "on attention scores")
+    query, keys = graph[scores.args[0]], graph[scores.args[1]]
+    if keys.op is not Op.PERMUTE:
+        raise refuse(scores, "with keys that are not transposed in the reference")
+    key = graph[keys.args[0]]
+    for node in (query, key, value):
+        if node.op is not Op.INPUT:
+            raise refuse(node, "as an operand of attention")
+    dtypes = {a.name: a.dtype for a in traces.problem.inputs}
+    kinds = {dtypes[n.name] for n in (query, key, value)}
+    if len(kinds) > 1 or not kinds <= set(_FLOATS):
+        raise NotCovered(f"attention on {', '.join(sorted(kinds))}")
+    return Head(query.name, key.name, value.name, scale, triangle, scores.number, kinds.pop())
+
+
+def _two(graph: Graph, node: Node, op: Op, first: Op) -> tuple[Node, Node]:
+    """Return the arguments of a commutative node, the one of kind `first` first."""
+    if node.op is op and len(node.args) == 2:
+        a, b = graph[node.args[0]], graph[node.args[1]]
+        if a.op is first:
+            return a, b
+        if b.op is first:
+            return b, a
+    raise refuse(node, f"where a {op} with a {first} would be softmax attention")
+
+
+class AttentionFamily:
+    """Plans and kernels for one attention head."""
+
+    def __init__(self, traces: Traces, machine: Machine) -> None:
+        self._traces = traces
+        self._machine = machine
+        self._head = head_of(traces)
+        limits = machine.limits
+        inputs = {n.name: n for n in traces.main if n.op is Op.INPUT}
+        self._nodes = {role: inputs[name] for role, name in (
+            ("q", self._head.query), ("k", self._head.key), ("v", self._head.value),
+        )}  # fmt: skip
+        for graph in traces.known:
+            depth = graph[self._nodes["q"].number].shape[1]
+            width = graph[self._nodes["v"].number].shape[1]
+            if depth > limits.partitions:
+                raise NotCovered(f"heads of size {depth}, above {limits.partitions}")
+            if width > limits.psum_bank_bytes // 4:
+                raise NotCovered(f"values of size {width}")
+        per_bank = limits.psum_bank_bytes // (limits.partitions * DTYPES[self._head.dtype].itemsize)
+        is_causal = self._head.triangle is not None
+        self.knobs: tuple[Knob, ...] = (
+            Knob("key_tile", (128, 256, 512)),
+            Knob("transposition", ("dma", "pe")),
+            Knob("eviction", ("vector", "scalar", "alternate")),
+            Knob("transpose_group", tuple(g for g in (1, 2, 4, 8) if g <= per_bank)),
+            Knob("transpose_eviction", ("vector", "scalar", "alternate")),
+            Knob("skip_masked", (True, False) if is_causal else (False,)),
+            Knob("scale_on", ("scores", "exponent") if self._head.scale else ("scores",)),
+            Knob("mask_all", (False, True) if is_causal else (False,)),
+            Knob("load_queue", QUEUES),
+            Knob("store_queue", QUEUES[:-1]),
+        )
+
+    def build(self, values: Mapping[str, Value]) -> Plan:
+        """Return the plan with these knob values."""
+        return AttentionPlan(
+            key_tile=int(values["key_tile"]),
+            transposition="pe" if values["transposition"] == "pe" else "dma",
+            eviction=cast("Eviction", values["eviction"]),
+            transpose_group=int(values["transpose_group"]),
+            transpose_eviction=cast("Eviction", values["transpose_eviction"]),
+            skip_masked=bool(values["skip_masked"]),
+            scale_on="exponent" if values["scale_on"] == "exponent" else "scores",
+            mask_all=bool(values["mask_all"]),
+            load_queue=cast("Queue", values["load_queue"]),
+            store_queue=cast("Queue", values["store_queue"]),
+        )
+
+    def values(self, plan: Plan) -> dict[str, Value]:
+        """Return the knob values of a plan."""
+        return {
+            f.name: getattr(plan, f.name) for f in dataclasses.fields(plan) if f.name != "family"
+        }
+
+    def render(self, plan: Plan) -> Rendered:
+        """Return the kernel that a plan stands for."""
+        assert isinstance(plan, AttentionPlan)
+        return _Renderer(plan, self._head, self._nodes, self._traces, self._machine).render()
+
+
+class _Renderer:
+    """Writes one kernel."""
+
+    def __init__(
+        self,
+        plan: AttentionPlan,
+        head: Head,
+        nodes: Mapping[str, Node],
+        traces: Traces,
+        machine: Machine,
+    ) -> None:
+        self._plan, self._head, self._traces, self._machine = plan, head, traces, machine
+        problem = traces.problem
+        sizes = {s for a in problem.inputs for s in a.shape if isinstance(s, str)}
+        self._names = Names(
+            [a.name for a in (*problem.inputs, *problem.outputs)]
+            + [*sizes, *problem.scalars, "nl", "nki", "nisa", "kernel", "min", "max", "range"]
+        )
+        self._account = Account(len(traces.dims), len(problem.shapes))
+        self._n_sizes = traces.sizes(nodes["q"].number, 0)
+        self._s_sizes = traces.sizes(nodes["k"].number, 0)
+        self._d_sizes = traces.sizes(nodes["q"].number, 1)
+        self._v_sizes = traces.sizes(nodes["v"].number, 1)
+        self._n, self._s, self._d, self._v = map(
+            traces.size_text, (self._n_sizes, self._s_sizes, self._d_sizes, self._v_sizes)
+        )
+        new = self._names.new
+        self._p = new("PARTITIONS")
+        self._key, self._key_stop = new("key"), new("key_stop")
+        self._lines = Lines(1)
+
+    def render(self) -> Rendered:
+        problem, plan, head, lines = self._traces.problem, self._plan, self._head, self._lines
+        out = problem.outputs[0]
+        new = self._names.new
+        for line in unpack_sizes(problem):
+            lines.add(line)
+        lines.add(
+            f"{out.name} = nl.ndarray({shape_text(out.shape)}, dtype=nl.{out.dtype}, "
+            "buffer=nl.shared_hbm)"
+        )
+        lines.add()
+        self._key_tile, self._group = new("KEY_TILE"), new("GROUP")
+        lines.add(f"{self._p} = {self._machine.limits.partitions}")
+        lines.add(f"{self._key_tile} = {plan.key_tile}  # keys per matmul of scores")
+        lines.add(f"{self._group} = {plan.transpose_group}  # transposed tiles per PSUM tile")
+        self._scale = ""
+        if head.scale is not None:
+            self._scale = new("SCALE")
+            lines.add(f"{self._scale} = {self._traces.number_text(self._traces.main[head.scale])}")
+        lines.add()
+        keys_turned, values = new(f"{head.key}_turned"), new(f"{head.value}_tiles")
+        lines.comment("Keys [head, sequence] and values [sequence, head] stay in SBUF throughout.")
+        lines.allocate(keys_turned, (self._d, self._s), head.dtype)
+        self._account.sbuf(self._s_sizes, head.dtype)
+        self._load_turned(head.key, keys_turned, "0", self._s, 0)
+        self._load_values(values)
+        lines.add()
+        query, stop, rows, keys = new("query"), new("query_stop"), new("rows"), new("keys")
+        with lines.block(f"for {query} in range(0, {self._n}, {self._p}):"):
+            lines.add(f"{stop} = min({query} + {self._p}, {self._n})")
+            lines.add(f"{rows} = {stop} - {query}")
+            turned = new(f"{head.query}_turned")
+            lines.allocate(turned, (self._d, rows), head.dtype)
+            self._account.sbuf((128,) * len(self._n_sizes), head.dtype, 2)
+            self._load_turned(head.query, turned, query, stop, 1)
+            if plan.skip_masked:
+                lines.comment("Keys after the last query of the tile are masked: leave them out.")
+                lines.add(f"{keys} = min({stop}{self._offset()}, {self._s})")
+            else:
+                lines.add(f"{keys} = {self._s}")
+            scores = self._scores(turned, keys_turned, rows, keys, query)
+            scores = self._mask(scores, rows, keys, query)
+            self._softmax_product(scores, values, rows, keys, query, stop)
+        lines.add()
+        lines.add(f"return {out.name}")
+        text = "\n".join(
+            [*header(problem, plan, what="softmax attention of one head."), lines.text, ""]
+        )
+        return Rendered(
+            source=text, sbuf_bytes=self._account.sbuf_bytes, psum_banks=self._account.banks
+        )
+
+    def _offset(self) -> str:
+        """The mask's diagonal as something to add: queries see keys up to row + offset."""
+        assert self._head.triangle is not None
+        offsets = tuple(
+            int(g[self._head.triangle].number_attr("offset")) for g in self._traces.graphs
+        )
+        if set(offsets) == {0}:
+            return ""
+        if min(offsets) < 0:
+            raise NotCovered("a mask that hides every key from some query")
+        return f" + {self._traces.size_text(offsets)}"
+
+    def _load_turned(self, name: str, dst: str, start: str, stop: str, index: int) -> None:
+        """Load rows of [sequence, head] as [head, sequence]."""
+        lines, dtype = self._lines, self._head.dtype
+        if self._plan.transposition == "dma":
+            lines.call("nisa.dma_transpose", f"dst={dst}", f"src={name}[{start}:{stop}, :]")
+            return
+        new = self._names.new
+        tile, psum = new(f"{name}_rows"), new("turned")
+        row, row_stop = self._key, self._key_stop
+        self._account.sbuf(self._d_sizes, dtype, 2)
+        self._account.psum(1)
+        with lines.block(f"for {row} in range({start}, {stop}, {self._p}):"):
+            lines.add(f"{row_stop} = min({row} + {self._p}, {stop})")
+            lines.allocate(tile, (f"{row_stop} - {row}", self._d), dtype)
+            lines.call(
+                "nisa.dma_copy",
+                f"dst={tile}",
+                f"src={name}[{row}:{row_stop}, :]",
+                *queue_arguments(self._plan.load_queue, index),
+            )
+            lines.allocate(psum, (self._d, f"{row_stop} - {row}"), dtype, "psum")
+            lines.call("nisa.nc_transpose", f"dst={psum}", f"data={tile}",
+                       "engine=nisa.engine.tensor")  # fmt: skip
+            lines.call(
+                "nisa.tensor_copy", f"dst={dst}[:, {row} - {start}:{row_stop} - {start}]",
+                f"src={psum}",
+            )  # fmt: skip
+
+    def _load_values(self, values: str) -> None:
+        lines, p, name = self._lines, self._p, self._head.value
+        tiles, s = self._names.new("tiles"), self._s
+        lines.add(f"{tiles} = {s} // {p}")
+        lines.allocate(values, (p, f"({s} + {p} - 1) // {p}", self._v), self._head.dtype)
+        counts = [
+            -(-s_size // 128) * v for s_size, v in zip(self._s_sizes, self._v_sizes, strict=True)
+        ]
+        self._account.sbuf(counts, self._head.dtype)
+        queue = queue_arguments(self._plan.load_queue, 1)
+        with lines.block(f"if {tiles}:"):
+            lines.call(
+                "nisa.dma_copy",
+                f"dst={values}[:, :{tiles}, :]",
+                f"src={name}[:{tiles} * {p}, :].reshape_dim(0, ({tiles}, {p})).permute((1, 0, 2))",
+                *queue,
+            )
+        with lines.block(f"if {s} % {p}:"):
+            lines.call(
+                "nisa.dma_copy",
+                f"dst={values}[:{s} % {p}, {tiles}, :]",
+                f"src={name}[{tiles} * {p}:{s}, :]",
+                *queue,
+            )
+
+    def _scores(self, query: str, keys_turned: str, rows: str, keys: str, start: str) -> str:
+        lines, plan = self._lines, self._plan
+        scores, psum = self._names.new("scores"), self._names.new("score_tile")
+        key, stop = self._key, self._key_stop
+        lines.allocate(scores, (rows, keys), "float32")
+        self._account.sbuf(self._s_sizes, "float32", 2)
+        self._account.psum(1)
+        with lines.block(f"for {key} in range(0, {keys}, {self._key_tile}):"):
+            lines.add(f"{stop} = min({key} + {self._key_tile}, {keys})")
+            lines.allocate(psum, (rows, f"{stop} - {key}"), "float32", "psum")
+            lines.call(
+                "nisa.nc_matmul",
+                f"dst={psum}",
+                f"stationary={query}",
+                f"moving={keys_turned}[:, {key}:{stop}]",
+                "accumulate=False",
+            )
+            dst = f"{scores}[:, {key}:{stop}]"
+            parity = f"({key} // {self._key_tile}) % 2"
+            if self._scale and plan.scale_on == "scores":
+                self._scaled_copy(plan.eviction, dst, psum, parity)
+            else:
+                copy(lines, plan.eviction, dst, psum, parity)
+        return scores
+
+    def _scaled_copy(self, eviction: Eviction, dst: str, src: str, parity: str) -> None:
+        lines = self._lines
+        if eviction == "alternate":
+            with lines.block(f"if {parity} == 0:"):
+                self._scaled_copy("vector", dst, src, parity)
+            with lines.block("else:"):
+                self._scaled_copy("scalar", dst, src, parity)
+        elif eviction == "scalar":
+            lines.call(
+                "nisa.activation", f"dst={dst}", "op=nl.copy", f"data={src}", f"scale={self._scale}"
+            )
+        else:
+            lines.call(
+                "nisa.tensor_scalar",
+                f"dst={dst}",
+                f"data={src}",
+                "op0=nl.multiply",
+                f"operand0={self._scale}",
+            )
+
+    def _mask(self, scores: str, rows: str, keys: str, query: str) -> str:
+        if self._head.triangle is None:
+            return scores
+        lines, offset = self._lines, self._offset()
+        first = "0"
+        if not self._plan.mask_all:
+            first = self._names.new("diagonal")
+            lines.comment("Only keys after the tile's first query can be masked.")
+            lines.add(f"{first} = min({query}{offset}, {keys} - 1)")
+        part = f"{scores}[:, {first}:]"
+        terms = f"{query}{offset}" + ("" if first == "0" else f" - {first}")
+        lines.call(
+            "nisa.affine_select",
+            f"dst={part}",
+            f"pattern=[[-1, {keys}{'' if first == '0' else f' - {first}'}]]",
+            f"offset={terms}",
+            "channel_multiplier=1",
+            f"on_true_tile={part}",
+            f"on_false_value={FILL!r}",
+            "cmp_op=nl.greater_equal",
+        )
+        return scores
+
+    def _softmax_product(
+        self, scores: str, values: str, rows: str, keys: str, query: str, query_stop: str
+    ) -> None:
+        lines, plan, head = self._lines, self._plan, self._head
+        new = self._names.new
+        largest, total, inverse, weights = map(
+            new, ("minus_largest", "total", "inverse", "weights")
+        )
+        lines.allocate(largest, (rows, 1), "float32")
+        lines.call(
+            "nisa.tensor_reduce", f"dst={largest}", "op=nl.maximum", f"data={scores}", "axis=1",
+            "negate=True",
+        )  # fmt: skip
+        scale: tuple[str, ...] = ()
+        if self._scale and plan.scale_on == "exponent":
+            lines.call(
+                "nisa.tensor_scalar", f"dst={largest}", f"data={largest}", "op0=nl.multiply",
+                f"operand0={self._scale}",
+            )  # fmt: skip
+            scale = (f"scale={self._scale}",)
+        lines.allocate(weights, (rows, keys), head.dtype)
+        self._account.sbuf(self._s_sizes, head.dtype, 2)
+        lines.allocate(total, (rows, 1), "float32")
+        lines.call(
+            "nisa.activation_reduce", f"dst={weights}", "op=nl.exp", f"data={scores}",
+            "reduce_op=nl.add", f"reduce_res={total}", f"bias={largest}", *scale,
+        )  # fmt: skip
+        product = new("product")
+        lines.allocate(product, (rows, self._v), "float32", "psum")
+        self._account.psum(1)
+        self._multiply_values(weights, values, product, rows, keys)
+        out = self._traces.problem.outputs[0]
+        tile = new(f"{out.name}_tile")
+        lines.allocate(inverse, (rows, 1), "float32")
+        lines.call("nisa.reciprocal", f"dst={inverse}", f"data={total}")
+        lines.allocate(tile, (rows, self._v), out.dtype)
+        self._account.sbuf(self._v_sizes, out.dtype, 2)
+        lines.call(
+            "nisa.tensor_scalar", f"dst={tile}", f"data={product}", "op0=nl.multiply",
+            f"operand0={inverse}",
+        )  # fmt: skip
+        lines.call(
+            "nisa.dma_copy",
+            f"dst={out.name}[{query}:{query_stop}, :]",
+            f"src={tile}",
+            *queue_arguments(plan.store_queue),
+        )
+
+    def _multiply_values(
+        self, weights: str, values: str, product: str, rows: str, keys: str
+    ) -> None:
+        """Transpose the weights tile by tile and contract them with the values over keys."""
+        lines, p, head, plan = self._lines, self._p, self._head, self._plan
+        new = self._names.new
+        tiles, first, last, at, width, full = map(
+            new, ("key_tiles", "first", "last", "at", "width", "full")
+        )
+        psum, turned = new("weights_psum"), new("weights_turned")
+        lines.add(f"{tiles} = ({keys} + {p} - 1) // {p}")
+        with lines.block(f"for {first} in range(0, {tiles}, {self._group}):"):
+            lines.add(f"{last} = min({first} + {self._group}, {tiles})")
+            lines.allocate(psum, (p, f"{last} - {first}", rows), head.dtype, "psum")
+            lines.allocate(turned, (p, f"{last} - {first}", rows), head.dtype)
+            self._account.psum(1)
+            self._account.sbuf((128 * plan.transpose_group,) * len(self._n_sizes), head.dtype, 2)
+            with lines.block(f"for {at} in range({first}, {last}):"):
+                lines.add(f"{width} = min({p}, {keys} - {at} * {p})")
+                lines.call(
+                    "nisa.nc_transpose",
+                    f"dst={psum}[:{width}, {at} - {first}, :]",
+                    f"data={weights}[:, {at} * {p}:{at} * {p} + {width}]",
+                    "engine=nisa.engine.tensor",
+                )
+            lines.comment("A last tile of fewer than 128 keys is copied by itself.")
+            lines.add(f"{full} = {last} - {first} if {width} == {p} else {last} - {first} - 1")
+            parity = f"({first} // {self._group}) % 2"
+            with lines.block(f"if {full}:"):
+                copy(
+                    lines,
+                    plan.transpose_eviction,
+                    f"{turned}[:, :{full}, :]",
+                    f"{psum}[:, :{full}, :]",
+                    parity,
+                )
+            with lines.block(f"if {width} < {p}:"):
+                copy(
+                    lines,
+                    "vector",
+                    f"{turned}[:{width}, {last} - {first} - 1, :]",
+                    f"{psum}[:{width}, {last} - {first} - 1, :]",
+                    parity,
+                )
+            with lines.block(f"for {at} in range({first}, {last}):"):
+                lines.add(f"{width} = min({p}, {keys} - {at} * {p})")
+                lines.call(
+                    "nisa.nc_matmul",
+                    f"dst={product}",
+                    f"stationary={turned}[:{width}, {at} - {first}, :]",
+                    f"moving={values}[:{width}, {at}, :]",
+                    f"accumulate={at} > 0",
+                )

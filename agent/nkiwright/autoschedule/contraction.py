@@ -1,0 +1,631 @@
+"""Family `matmul`: products of two matrices followed by element functions.
+
+The contraction axis K lies on the partitions of both operands; the left operand is stationary, the
+right one moves, the result's rows come out on PSUM partitions.  An operand that arrives with its
+rows first is transposed on the way in.  The result is computed in blocks; the plan says which
+operand stays while the other passes by.  All of K is resident for a block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from nkisim.dtypes import DTYPES
+from nkisim.machine.spec import Machine
+from nkiwright.autoschedule.emit import Emitter, View
+from nkiwright.autoschedule.grammar import Knob, Rendered
+from nkiwright.autoschedule.graph import ELEMENTWISE, Node, Op, refuse
+from nkiwright.autoschedule.plan import QUEUES, Eviction, MatmulPlan, Plan, Queue, Value
+from nkiwright.autoschedule.problem import NotCovered
+from nkiwright.autoschedule.region import Layout, Region, Selector, layouts_of
+from nkiwright.autoschedule.symbols import Traces
+from nkiwright.autoschedule.writer import (
+    Account,
+    Lines,
+    Names,
+    header,
+    queue_arguments,
+    shape_text,
+    unpack_sizes,
+)
+
+_BLOCKS = (128, 256, 512, 1024, 2048, 4096, 8192)
+_FLOATS = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """An operand of a product: an input as it lies in HBM."""
+
+    node: int
+    name: str
+    dtype: str
+    is_k_major: bool
+    """Whether K is its first axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One matrix product of the graph."""
+
+    node: int
+    left: Factor
+    right: Factor
+
+
+def products_of(traces: Traces) -> tuple[Product, ...]:
+    """Return the products of a graph that this family covers.
+
+    Raises:
+        NotCovered: With the operation and its line.
+    """
+    graph = traces.main
+    found = [n for n in graph if n.op is Op.MATMUL]
+    if not found:
+        raise NotCovered("a function without a matrix product")
+    products = []
+    for node in found:
+        left = _factor(traces, node, 0)
+        right = _factor(traces, node, 1)
+        if {left.dtype, right.dtype} not in ({"float32"}, {"bfloat16"}, {"float16"}):
+            raise refuse(node, f"of {left.dtype} and {right.dtype}")
+        products.append(Product(node.number, left, right))
+    shapes = {graph[p.node].shape for p in products}
+    depths = {graph[graph[p.node].args[0]].shape[1] for p in products}
+    if len(shapes) > 1 or len(depths) > 1:
+        raise refuse(found[-1], "of another size than the first")
+    inside = {a for p in products for a in _below(traces, p.node)}
+    numbers = {p.node for p in products}
+    for node in graph:
+        if node.number in inside or node.number in numbers:
+            continue
+        allowed = ELEMENTWISE - {Op.WHERE} | {Op.INPUT, Op.SCALAR}
+        if node.op not in allowed:
+            raise refuse(node, "beside a matrix product")
+    for number in graph.outputs:
+        if graph[number].shape not in shapes or number in inside:
+            raise refuse(graph[number], "as a second kind of result")
+    return tuple(products)
+
+
+def _below(traces: Traces, number: int) -> set[int]:
+    """Return the operands of a product, as long as they are only reorderings of inputs."""
+    found: set[int] = set()
+    for argument in traces.main[number].args:
+        node = traces.main[argument]
+        while node.op is Op.PERMUTE:
+            found.add(node.number)
+            node = traces.main[node.args[0]]
+        found.add(node.number)
+    return found
+
+
+def _factor(traces: Traces, product: Node, side: int) -> Factor:
+    graph = traces.main
+    node = graph[product.args[side]]
+    is_permuted = node.op is Op.PERMUTE
+    if is_permuted:
+        node = graph[node.args[0]]
+    if node.op is not Op.INPUT:
+        raise refuse(product, f"of a computed operand ({node.op})")
+    dtype = next(a.dtype for a in traces.problem.inputs if a.name == node.name)
+    if dtype not in _FLOATS:
+        raise refuse(product, f"of dtype {dtype}")
+    return Factor(product.args[side], node.name, dtype, is_permuted == (side == 0))
+
+
+def _same(view: View) -> View:
+    return view
+
+
+class MatmulFamily:
+    """Plans and kernels for matrix products with an epilogue."""
+
+    def __init__(self, traces: Traces, machine: Machine) -> None:
+        self._traces = traces
+        self._machine = machine
+        self._products = products_of(traces)
+        graph = traces.main
+        self._numbers = frozenset(p.node for p in self._products)
+        self._layouts = layouts_of(graph, leaves=self._numbers)
+        self._leaves = self._numbers | {n.number for n in graph if n.op is Op.INPUT}
+        self._is_fp32 = any(a.dtype == "float32" for a in traces.problem.outputs)
+        self._options = dict(self._region({}).options)
+        for name, options in list(self._options.items()):
+            for option in options:
+                self._options.update(self._region({name: option}).options)
+        self.knobs: tuple[Knob, ...] = tuple(self._make_knobs())
+
+    def _make_knobs(self) -> list[Knob]:
+        m, n = self._traces.main[self._products[0].node].shape
+        limits = self._machine.limits
+        bank = limits.psum_bank_bytes // 4
+        needs_transposition = any(
+            not f.is_k_major for p in self._products for f in (p.left, p.right)
+        )
+        has_epilogue = set(self._traces.main.outputs) - self._numbers
+        step = limits.partitions
+        return [
+            Knob("block_m", tuple(b for b in _BLOCKS if b < m + step and b >= step)),
+            Knob("block_n", tuple(b for b in _BLOCKS if b < max(n + bank, 2 * bank) and b >= bank)),
+            Knob("tile_n", tuple(t for t in (256, 512) if t <= min(bank, limits.moving_free_max))),
+            Knob("banks", (1, 2, 4)),
+            Knob("order", ("mn", "nm")),
+            Knob("load_k", (1, 2, 4, 8, 16)),
+            Knob("transposition", ("dma", "pe") if needs_transposition else ("dma",)),
+            Knob("eviction", ("vector",) if has_epilogue else ("vector", "scalar", "alternate")),
+            Knob("load_queue", QUEUES),
+            Knob("store_queue", QUEUES[:-1]),
+            *(Knob(f"engines.{name}", values) for name, values in self._options.items()),
+        ]
+
+    def build(self, values: Mapping[str, Value]) -> Plan:
+        """Return the plan with these knob values, in canonical form."""
+        tile_n = int(values["tile_n"])
+        bank = self._machine.limits.psum_bank_bytes // 4
+        engines = {
+            name.removeprefix("engines."): str(value)
+            for name, value in values.items()
+            if name.startswith("engines.")
+        }
+        reached = self._region(engines).options
+        return MatmulPlan(
+            block_m=int(values["block_m"]),
+            block_n=int(values["block_n"]),
+            tile_n=tile_n,
+            banks=int(values["banks"]) if tile_n == bank else 1,
+            order="mn" if values["order"] == "mn" else "nm",
+            load_k=int(values["load_k"]),
+            transposition="pe" if values["transposition"] == "pe" else "dma",
+            eviction=cast("Eviction", values["eviction"]),
+            load_queue=cast("Queue", values["load_queue"]),
+            store_queue=cast("Queue", values["store_queue"]),
+            engines=tuple(sorted((k, v) for k, v in engines.items() if k in reached)),
+        )
+
+    def values(self, plan: Plan) -> dict[str, Value]:
+        """Return the knob values of a plan."""
+        assert isinstance(plan, MatmulPlan)
+        values: dict[str, Value] = {
+            f.name: getattr(plan, f.name)
+            for f in dataclasses.fields(plan)
+            if f.name not in ("engines", "family")
+        }
+        chosen = dict(plan.engines)
+        for name, options in self._options.items():
+            values[f"engines.{name}"] = chosen.get(name, options[0])
+        return values
+
+    def _region(self, engines: Mapping[str, str]) -> Region:
+        selector = Selector(
+            self._traces.main,
+            self._layouts,
+            engines.get,
+            frozenset(self._leaves),
+            in_psum=self._numbers,
+            is_fp32=self._is_fp32,
+            number_bias=self._machine.generation >= 3,
+        )
+        return selector.select(self._traces.main.outputs)
+
+    def render(self, plan: Plan) -> Rendered:
+        """Return the kernel that a plan stands for."""
+        assert isinstance(plan, MatmulPlan)
+        region = self._region(dict(plan.engines))
+        return _Renderer(
+            plan, self._products, region, self._layouts, self._traces, self._machine
+        ).render()
+
+
+@dataclass(slots=True)
+class _Side:
+    """How one side of the product is named in the kernel."""
+
+    factor: Factor
+    tile: str
+    size: str
+    """Rows (left) or columns (right) of the whole matrix, as source."""
+    sizes: tuple[int, ...]
+    start: str
+    stop: str
+    block: str
+    index: int
+
+
+class _Renderer:
+    """Writes one kernel."""
+
+    def __init__(
+        self,
+        plan: MatmulPlan,
+        products: tuple[Product, ...],
+        region: Region,
+        layouts: Mapping[int, Layout],
+        traces: Traces,
+        machine: Machine,
+    ) -> None:
+        self._plan = plan
+        self._products = products
+        self._region = region
+        self._layouts = layouts
+        self._traces = traces
+        self._machine = machine
+        problem = traces.problem
+        sizes = {s for a in problem.inputs for s in a.shape if isinstance(s, str)}
+        self._names = Names(
+            [a.name for a in (*problem.inputs, *problem.outputs)]
+            + [*sizes, *problem.scalars, "nl", "nki", "nisa", "kernel", "min", "range"]
+        )
+        self._account = Account(len(traces.dims), len(problem.shapes))
+        self._hoisted = Lines(1)
+        node = products[0].node
+        graph = traces.main
+        self._m_sizes, self._n_sizes = traces.sizes(node, 0), traces.sizes(node, 1)
+        self._k_sizes = traces.sizes(graph[node].args[0], 1)
+        self._m, self._n, self._k = map(
+            traces.size_text, (self._m_sizes, self._n_sizes, self._k_sizes)
+        )
+        new = self._names.new
+        self._p, self._bm, self._bn, self._tn, self._lk = map(
+            new, ("PARTITIONS", "BLOCK_M", "BLOCK_N", "TILE_N", "LOAD_K")
+        )
+        self._k_tile, self._k_end, self._depth, self._row, self._row_stop = map(
+            new, ("k_tile", "k_stop", "depth", "row", "row_stop")
+        )
+        self._kt, self._m0, self._m1, self._n0, self._n1 = map(
+            new, ("k_tiles", "m_start", "m_stop", "n_start", "n_stop")
+        )
+
+    def render(self) -> Rendered:
+        problem, plan = self._traces.problem, self._plan
+        top = Lines(1)
+        for line in unpack_sizes(problem):
+            top.add(line)
+        for out in problem.outputs:
+            top.add(
+                f"{out.name} = nl.ndarray({shape_text(out.shape)}, dtype=nl.{out.dtype}, "
+                "buffer=nl.shared_hbm)"
+            )
+        top.add()
+        top.add(f"{self._p} = {self._machine.limits.partitions}")
+        top.add(f"{self._bm} = {plan.block_m}  # rows of the result per block")
+        top.add(f"{self._bn} = {plan.block_n}  # columns of the result per block")
+        top.add(f"{self._tn} = {plan.tile_n}  # columns that one matmul moves")
+        top.add(f"{self._lk} = {plan.load_k}  # K tiles that one copy brings")
+        top.add(f"{self._kt} = ({self._k} + {self._p} - 1) // {self._p}")
+        self._load_columns()
+        body = Lines(1)
+        self._blocks(body)
+        lines = Lines(1)
+        lines.extend(top)
+        if self._hoisted:
+            lines.add()
+            lines.extend(self._hoisted)
+        lines.add()
+        lines.extend(body)
+        lines.add()
+        lines.add(f"return {', '.join(o.name for o in problem.outputs)}")
+        text = "\n".join(
+            [*header(problem, plan, what="matrix product with epilogue."), lines.text, ""]
+        )
+        return Rendered(
+            source=text, sbuf_bytes=self._account.sbuf_bytes, psum_banks=self._account.banks
+        )
+
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def _blocks(self, body: Lines) -> None:
+        lefts = {p.left.node: p.left for p in self._products}
+        rights = {p.right.node: p.right for p in self._products}
+        left = [
+            _Side(f, self._names.new(f"{f.name}_block"), self._m, self._m_sizes, self._m0,
+                  self._m1, self._bm, i)
+            for i, f in enumerate(lefts.values())
+        ]  # fmt: skip
+        right = [
+            _Side(f, self._names.new(f"{f.name}_block"), self._n, self._n_sizes, self._n0,
+                  self._n1, self._bn, len(left) + i)
+            for i, f in enumerate(rights.values())
+        ]  # fmt: skip
+        self._tiles = {s.factor.node: s for s in (*left, *right)}
+        outer, inner = (left, right) if self._plan.order == "mn" else (right, left)
+        body.comment(
+            f"{'Rows' if outer is left else 'Columns'} are the outer loop: "
+            f"{' and '.join(s.factor.name for s in outer)} is read once, "
+            f"{' and '.join(s.factor.name for s in inner)} once per outer block."
+        )
+        with body.block(f"for {outer[0].start} in range(0, {outer[0].size}, {outer[0].block}):"):
+            body.add(f"{outer[0].stop} = min({outer[0].start} + {outer[0].block}, {outer[0].size})")
+            for side in outer:
+                self._load_block(body, side, is_outer=True)
+            with body.block(
+                f"for {inner[0].start} in range(0, {inner[0].size}, {inner[0].block}):"
+            ):
+                body.add(
+                    f"{inner[0].stop} = min({inner[0].start} + {inner[0].block}, {inner[0].size})"
+                )
+                for side in inner:
+                    self._load_block(body, side, is_outer=False, outer=outer[0])
+                self._block(body)
+
+    def _load_block(
+        self, body: Lines, side: _Side, *, is_outer: bool, outer: _Side | None = None
+    ) -> None:
+        factor, plan = side.factor, self._plan
+        width = f"{side.stop} - {side.start}"
+        body.allocate(side.tile, (self._p, self._kt, width), factor.dtype)
+        block = plan.block_m if side.block == self._bm else plan.block_n
+        other = plan.block_n if side.block == self._bm else plan.block_m
+        for position in range(len(side.sizes)):
+            trips = -(-side.sizes[position] // block)
+            if outer is not None:
+                trips *= -(-outer.sizes[position] // other)
+            elements = [0] * len(side.sizes)
+            k_tiles = -(-self._k_sizes[position] // self._machine.limits.partitions)
+            elements[position] = k_tiles * min(block, side.sizes[position])
+            self._account.sbuf(elements, factor.dtype, 2 if trips > 1 else 1)
+        if factor.is_k_major:
+            self._load_k_major(body, side)
+        elif plan.transposition == "dma":
+            self._load_transposed_by_dma(body, side)
+        else:
+            self._load_transposed_by_pe(body, side)
+
+    def _load_k_major(self, body: Lines, side: _Side) -> None:
+        """Copy [K, columns] so that K tiles lie one after another on the partitions."""
+        name, k, p, last = side.factor.name, self._k_tile, self._p, self._k_end
+        part = f"{name}_part"
+        columns = f"{side.start}:{side.stop}"
+        queue = queue_arguments(self._plan.load_queue, side.index)
+        with body.block(f"for {k} in range(0, {self._k} // {p}, {self._lk}):"):
+            body.add(f"{last} = min({k} + {self._lk}, {self._k} // {p})")
+            body.add(f"{part} = {name}[{k} * {p}:{last} * {p}, {columns}]")
+            body.call(
+                "nisa.dma_copy",
+                f"dst={side.tile}[:, {k}:{last}, :]",
+                f"src={part}.reshape_dim(0, ({last} - {k}, {p})).permute((1, 0, 2))",
+                *queue,
+            )
+        with body.block(f"if {self._k} % {p}:"):
+            body.call(
+                "nisa.dma_copy",
+                f"dst={side.tile}[:{self._k} % {p}, {self._kt} - 1, :]",
+                f"src={name}[{self._k} // {p} * {p}:{self._k}, {columns}]",
+                *queue,
+            )
+
+    def _load_transposed_by_dma(self, body: Lines, side: _Side) -> None:
+        name, k, p, stop = side.factor.name, self._k_tile, self._p, self._k_end
+        body.comment(f"{name} has its rows first: the copy transposes.")
+        with body.block(f"for {k} in range({self._kt}):"):
+            body.add(f"{stop} = min(({k} + 1) * {p}, {self._k})")
+            body.call(
+                "nisa.dma_transpose",
+                f"dst={side.tile}[:{stop} - {k} * {p}, {k}, :]",
+                f"src={name}[{side.start}:{side.stop}, {k} * {p}:{stop}]",
+            )
+
+    def _load_transposed_by_pe(self, body: Lines, side: _Side) -> None:
+        """Load rows as they lie and transpose 128 × 128 tiles on the tensor engine."""
+        factor, p = side.factor, self._p
+        new = self._names.new
+        tile, psum, at = map(new, (f"{factor.name}_rows", "turned", "at"))
+        row, stop, k, end, group = self._row, self._row_stop, self._k_tile, self._k_end, "GROUP"
+        size = DTYPES[factor.dtype].itemsize
+        per_bank = self._machine.limits.psum_bank_bytes // (self._machine.limits.partitions * size)
+        body.comment(f"{factor.name} has its rows first: 128 x 128 tiles are transposed on PE.")
+        body.add(f"{group} = {per_bank}  # transposed tiles that fill a PSUM bank")
+        queue = queue_arguments(self._plan.load_queue, side.index)
+        with body.block(f"for {row} in range({side.start}, {side.stop}, {p}):"):
+            body.add(f"{stop} = min({row} + {p}, {side.stop})")
+            body.allocate(tile, (f"{stop} - {row}", self._k), factor.dtype)
+            self._account.sbuf(self._k_sizes, factor.dtype, 2)
+            self._account.psum(1)
+            body.call("nisa.dma_copy", f"dst={tile}", f"src={factor.name}[{row}:{stop}, :]", *queue)
+            with body.block(f"for {k} in range(0, {self._kt}, {group}):"):
+                body.add(f"{end} = min({k} + {group}, {self._kt})")
+                body.allocate(psum, (p, f"{end} - {k}", f"{stop} - {row}"), factor.dtype, "psum")
+                depth = self._depth
+                with body.block(f"for {at} in range({k}, {end}):"):
+                    body.add(f"{depth} = min({p}, {self._k} - {at} * {p})")
+                    body.call(
+                        "nisa.nc_transpose",
+                        f"dst={psum}[:{depth}, {at} - {k}, :]",
+                        f"data={tile}[:, {at} * {p}:{at} * {p} + {depth}]",
+                        "engine=nisa.engine.tensor",
+                    )
+                    body.call(
+                        "nisa.tensor_copy",
+                        f"dst={side.tile}[:{depth}, {at}, {row} - {side.start}:{stop} - "
+                        f"{side.start}]",
+                        f"src={psum}[:{depth}, {at} - {k}, :]",
+                    )
+
+    # -- one block -------------------------------------------------------------------------------
+
+    def _block(self, body: Lines) -> None:
+        problem, plan, graph = self._traces.problem, self._plan, self._traces.main
+        new = self._names.new
+        row, row_stop, rows = self._row, self._row_stop, new("rows")
+        column, column_stop = new("column"), new("column_stop")
+        span = self._tn if plan.banks == 1 else f"{plan.banks} * {self._tn}"
+        body.add()
+        with body.block(f"for {row} in range({self._m0}, {self._m1}, {self._p}):"):
+            body.add(f"{row_stop} = min({row} + {self._p}, {self._m1})")
+            body.add(f"{rows} = {row_stop} - {row}")
+            outs: dict[int, str] = {}
+            for out, number in zip(problem.outputs, graph.outputs, strict=True):
+                tile = new(f"{out.name}_tile")
+                outs[number] = tile
+                body.allocate(tile, (rows, f"{self._n1} - {self._n0}"), out.dtype)
+                widths = [min(plan.block_n, n) for n in self._n_sizes]
+                self._account.sbuf(widths, out.dtype, 2)
+            with body.block(f"for {column} in range({self._n0}, {self._n1}, {span}):"):
+                body.add(f"{column_stop} = min({column} + {span}, {self._n1})")
+                views = self._multiply(body, row, row_stop, rows, column, column_stop)
+                self._epilogue(body, views, outs, row, row_stop, rows, column, column_stop)
+            body.add()
+            for out, number in zip(problem.outputs, graph.outputs, strict=True):
+                body.call(
+                    "nisa.dma_copy",
+                    f"dst={out.name}[{row}:{row_stop}, {self._n0}:{self._n1}]",
+                    f"src={outs[number]}",
+                    *queue_arguments(plan.store_queue),
+                )
+
+    def _multiply(
+        self, body: Lines, row: str, row_stop: str, rows: str, column: str, column_stop: str
+    ) -> dict[int, View]:
+        """Emit the products of one PSUM tile."""
+        new, plan = self._names.new, self._plan
+        views: dict[int, View] = {}
+        k, depth, at, end = self._k_tile, self._depth, new("move"), new("move_stop")
+        for product in self._products:
+            psum = new("product")
+            body.allocate(psum, (rows, f"{column_stop} - {column}"), "float32", "psum")
+            self._account.psum(plan.banks)
+            left, right = self._tiles[product.left.node], self._tiles[product.right.node]
+            views[product.node] = View(psum, Layout.TILE, "float32", in_psum=True)
+
+            across = f"{row} - {self._m0}:{row_stop} - {self._m0}"
+
+            def matmul(
+                start: str,
+                stop: str,
+                dst: str,
+                left: _Side = left,
+                right: _Side = right,
+                across: str = across,
+            ) -> None:
+                with body.block(f"for {k} in range({self._kt}):"):
+                    body.add(f"{depth} = min({self._p}, {self._k} - {k} * {self._p})")
+                    body.call(
+                        "nisa.nc_matmul",
+                        f"dst={dst}",
+                        f"stationary={left.tile}[:{depth}, {k}, {across}]",
+                        f"moving={right.tile}[:{depth}, {k}, {start} - {self._n0}:{stop} - "
+                        f"{self._n0}]",
+                        f"accumulate={k} > 0",
+                    )
+
+            if plan.banks == 1:
+                matmul(column, column_stop, psum)
+            else:
+                with body.block(f"for {at} in range({column}, {column_stop}, {self._tn}):"):
+                    body.add(f"{end} = min({at} + {self._tn}, {column_stop})")
+                    matmul(at, end, f"{psum}[:, {at} - {column}:{end} - {column}]")
+        return views
+
+    def _epilogue(
+        self,
+        body: Lines,
+        views: dict[int, View],
+        outs: Mapping[int, str],
+        row: str,
+        row_stop: str,
+        rows: str,
+        column: str,
+        column_stop: str,
+    ) -> None:
+        """Emit the element functions on one PSUM tile, into the tiles that are stored."""
+        problem, plan, graph = self._traces.problem, self._plan, self._traces.main
+        span = plan.banks * plan.tile_n
+        widths = tuple(min(span, n) for n in self._n_sizes)
+        columns = f"{column} - {self._n0}:{column_stop} - {self._n0}"
+        for index, number in enumerate(self._region.leaves):
+            node = graph[number]
+            if node.op is not Op.INPUT:
+                continue
+            layout = self._layouts[number]
+            if layout is Layout.COLUMN:
+                views[number] = View(
+                    self._columns[number], layout, self._dtype_of(node),
+                    columns=f"{column}:{column_stop}",
+                )  # fmt: skip
+                continue
+            tile = self._names.new(f"{node.name}_tile")
+            is_row = layout is Layout.ROW
+            width = "1" if is_row else f"{column_stop} - {column}"
+            body.allocate(tile, (rows, width), self._dtype_of(node))
+            self._account.sbuf((1,) * len(widths) if is_row else widths, self._dtype_of(node), 2)
+            part = f"{row}:{row_stop}, {':' if is_row else f'{column}:{column_stop}'}"
+            body.call(
+                "nisa.dma_copy",
+                f"dst={tile}",
+                f"src={node.name}[{part}]",
+                *queue_arguments(plan.load_queue, index),
+            )
+            views[number] = View(tile, layout, self._dtype_of(node))
+        emitter = Emitter(
+            traces=self._traces,
+            region=self._region,
+            layouts=self._layouts,
+            names=self._names,
+            account=self._account,
+            body=body,
+            hoisted=self._hoisted,
+            rows=rows,
+            row_start=row,
+            column_start=column,
+            width=lambda number: f"{column_stop} - {column}",
+            widths=lambda number: widths,
+            dtype=lambda number: "float32",
+            partitions=self._p,
+            views=views,
+        )
+        for out, number in zip(problem.outputs, graph.outputs, strict=True):
+            is_read = any(number in step.reads for step in self._region.steps)
+            if number not in self._region.leaves and not (is_read and out.dtype != "float32"):
+                target = View(outs[number], Layout.TILE, out.dtype, columns=columns)
+                emitter.destinations[number] = partial(_same, target)
+        emitter.run()
+        for out, number in zip(problem.outputs, graph.outputs, strict=True):
+            if number not in emitter.destinations:
+                target = View(outs[number], Layout.TILE, out.dtype, columns=columns)
+                self._evict(body, target.whole(rows, ""), emitter.views[number].whole(rows, ""),
+                            f"({row} // {self._p} + {column} // {self._tn}) % 2")  # fmt: skip
+
+    def _evict(self, body: Lines, dst: str, src: str, parity: str) -> None:
+        def copy(engine: str) -> None:
+            if engine == "scalar":
+                body.call("nisa.activation", f"dst={dst}", "op=nl.copy", f"data={src}")
+            else:
+                body.call("nisa.tensor_copy", f"dst={dst}", f"src={src}")
+
+        if self._plan.eviction != "alternate":
+            copy(self._plan.eviction)
+            return
+        with body.block(f"if {parity} == 0:"):
+            copy("vector")
+        with body.block("else:"):
+            copy("scalar")
+
+    def _dtype_of(self, node: Node) -> str:
+        return next(a.dtype for a in self._traces.problem.inputs if a.name == node.name)
+
+    def _load_columns(self) -> None:
+        self._columns: dict[int, str] = {}
+        graph = self._traces.main
+        for number in self._region.leaves:
+            node = graph[number]
+            if node.op is not Op.INPUT or self._layouts[number] is not Layout.COLUMN:
+                continue
+            tile = self._names.new(f"{node.name}_tile")
+            self._columns[number] = tile
+            if not self._hoisted:
+                self._hoisted.comment(
+                    "Vectors that all rows share: loaded once, repeated on every partition."
+                )
+            dtype = self._dtype_of(node)
+            self._hoisted.allocate(tile, (self._p, self._n), dtype)
+            self._account.sbuf(self._n_sizes, dtype)
+            self._hoisted.call(
+                "nisa.dma_copy",
+                f"dst={tile}",
+                f"src={node.name}.reshape((1, {self._n})).broadcast(0, {self._p})",
+                *queue_arguments(self._plan.load_queue),
+            )

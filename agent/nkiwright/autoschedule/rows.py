@@ -1,0 +1,650 @@
+"""Family `rows`: element functions and last-axis reductions on rows.
+
+Covers chains of element functions with row and column vectors, softmax, norms, running sums and
+half-row rotations: everything where each row of the result depends on that row of the inputs.  Rows
+lie on partitions; several consecutive rows may share a partition, which makes copies long and
+instructions few.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import cast
+
+from nkisim.dtypes import DTYPES
+from nkisim.machine.spec import Machine
+from nkiwright.autoschedule.emit import Emitter, View
+from nkiwright.autoschedule.grammar import Knob, Rendered
+from nkiwright.autoschedule.graph import ELEMENTWISE, REDUCTIONS, Graph, Op, refuse
+from nkiwright.autoschedule.plan import QUEUES, Plan, Queue, RowPlan, Value
+from nkiwright.autoschedule.problem import NotCovered
+from nkiwright.autoschedule.region import Layout, Region, Selector, expand, layouts_of
+from nkiwright.autoschedule.symbols import Traces
+from nkiwright.autoschedule.writer import (
+    Account,
+    Lines,
+    Names,
+    header,
+    queue_arguments,
+    shape_text,
+    unpack_sizes,
+)
+
+_PACKS = (1, 2, 4, 8, 16)
+_CHUNKS = (512, 1024, 2048, 4096, 8192)
+_FLOATS = ("float32", "bfloat16", "float16")
+_ROW_OPS = ELEMENTWISE | REDUCTIONS | {
+    Op.INPUT, Op.SCALAR, Op.RESHAPE, Op.SLICE, Op.CONCAT, Op.CUMSUM, Op.SELECT_TRIANGLE,
+}  # fmt: skip
+
+
+class RowFamily:
+    """Plans and kernels for one function on rows."""
+
+    def __init__(self, traces: Traces, machine: Machine) -> None:
+        self._machine = machine
+        self._problem = traces.problem
+        check(traces)
+        self._traces: dict[str, Traces] = {}
+        for statistics in ("two_pass", "bn_stats"):
+            graphs = tuple(expand(graph, statistics) for graph in traces.graphs)
+            self._traces[statistics] = Traces(traces.problem, traces.dims, graphs)
+        self._has_statistics = self._traces["two_pass"].main != self._traces["bn_stats"].main
+        self._is_flat = _is_flat(traces)
+        self._is_fp32 = any(a.dtype == "float32" for a in self._problem.outputs)
+        self._is_16bit = all(
+            DTYPES[a.dtype].itemsize == 2 for a in (*self._problem.inputs, *self._problem.outputs)
+        )
+        self._options = self._choice_points()
+        self.knobs: tuple[Knob, ...] = tuple(self._make_knobs(traces))
+
+    def _make_knobs(self, traces: Traces) -> list[Knob]:
+        graph = traces.main
+        shape = graph[graph.outputs[0]].shape
+        rows, width = math.prod(shape[:-1]), shape[-1]
+        packs = [p for p in _PACKS if p == 1 or self._machine.limits.partitions * p <= rows]
+        chunks = [0]
+        if all(n.op in ELEMENTWISE | {Op.INPUT, Op.SCALAR} for n in graph):
+            chunks += [c for c in _CHUNKS if c < width]
+        layouts: list[Value] = ["rows"]
+        if self._is_flat:
+            # Whole rows are one of many widths here; the flat layout has them all.
+            layouts = ["flat"] if len(shape) == 1 else ["flat", "rows"]
+            chunks += [c for c in _CHUNKS if c not in chunks]
+        knobs = [
+            Knob("layout", tuple(layouts)),
+            Knob("pack", tuple(packs)),
+            Knob("chunk", tuple(sorted(chunks))),
+            Knob("buffers", (1, 2, 3, 4)),
+            Knob("load_queue", QUEUES if len(self._problem.inputs) > 1 else QUEUES[:-1]),
+            Knob("store_queue", QUEUES[:-1]),
+            Knob("statistics", ("two_pass", "bn_stats") if self._has_statistics else ("two_pass",)),
+            Knob("in_place", (False, True)),
+            Knob("rounding", ("once", "each") if self._is_16bit else ("once",)),
+        ]
+        knobs += [Knob(f"engines.{name}", values) for name, values in self._options.items()]
+        return knobs
+
+    def build(self, values: Mapping[str, Value]) -> Plan:
+        """Return the plan with these knob values, in canonical form."""
+        chunk, pack = int(values["chunk"]), int(values["pack"])
+        if values["layout"] == "flat":
+            pack = 1
+            chunk = chunk or 2048
+        elif chunk:
+            pack = 1
+        plan = RowPlan(
+            layout="flat" if values["layout"] == "flat" else "rows",
+            pack=pack,
+            chunk=chunk,
+            buffers=int(values["buffers"]),
+            load_queue=cast("Queue", values["load_queue"]),
+            store_queue=cast("Queue", values["store_queue"]),
+            statistics="bn_stats" if values["statistics"] == "bn_stats" else "two_pass",
+            in_place=bool(values["in_place"]),
+            rounding="each" if values["rounding"] == "each" else "once",
+            engines=tuple(
+                sorted(
+                    (name.removeprefix("engines."), str(value))
+                    for name, value in values.items()
+                    if name.startswith("engines.")
+                )
+            ),
+        )
+        return self._canonical(plan)
+
+    def _canonical(self, plan: RowPlan) -> RowPlan:
+        """Drop choices at points that this plan never reaches."""
+        reached = self._select(plan)[0].options
+        engines = tuple((name, value) for name, value in plan.engines if name in reached)
+        return dataclasses.replace(plan, engines=engines)
+
+    def values(self, plan: Plan) -> dict[str, Value]:
+        """Return the knob values of a plan."""
+        assert isinstance(plan, RowPlan)
+        values: dict[str, Value] = {
+            knob.name: getattr(plan, knob.name)
+            for knob in self.knobs
+            if not knob.name.startswith("engines.")
+        }
+        chosen = dict(plan.engines)
+        for name, options in self._options.items():
+            values[f"engines.{name}"] = chosen.get(name, options[0])
+        return values
+
+    def _choice_points(self) -> dict[str, tuple[str, ...]]:
+        """Collect every choice point that some plan reaches."""
+        found: dict[str, tuple[str, ...]] = {}
+        for traces in self._traces.values():
+            frontier: list[dict[str, str]] = [{}]
+            seen: set[tuple[tuple[str, str], ...]] = set()
+            while frontier and len(seen) < 200:
+                chosen = frontier.pop()
+                key = tuple(sorted(chosen.items()))
+                if key in seen:
+                    continue
+                seen.add(key)
+                region = self._region(traces, chosen)
+                for name, options in region.options.items():
+                    found.setdefault(name, options)
+                    if len(options) > len(found[name]):
+                        found[name] = options
+                    frontier += [{**chosen, name: o} for o in options if chosen.get(name) != o]
+        return found
+
+    def _region(self, traces: Traces, chosen: Mapping[str, str]) -> Region:
+        graph = traces.main
+        leaves = _leaves(graph)
+        selector = Selector(
+            graph,
+            layouts_of(graph),
+            chosen.get,
+            leaves,
+            is_fp32=self._is_fp32,
+            number_bias=self._machine.generation >= 3,
+        )
+        return selector.select(graph.outputs)
+
+    def _select(self, plan: RowPlan) -> tuple[Region, Traces]:
+        traces = self._traces[plan.statistics]
+        return self._region(traces, dict(plan.engines)), traces
+
+    def render(self, plan: Plan) -> Rendered:
+        """Return the kernel that a plan stands for."""
+        assert isinstance(plan, RowPlan)
+        region, traces = self._select(plan)
+        return _Renderer(plan, region, traces, self._machine).render()
+
+
+def check(traces: Traces) -> None:
+    """Refuse graphs that this family does not cover.
+
+    Raises:
+        NotCovered: With the operation and its line.
+    """
+    graph = traces.main
+    for node in graph:
+        if node.op not in _ROW_OPS:
+            raise refuse(node, "in a function on rows")
+        if node.op is Op.SLICE:
+            bounds = node.attr("bounds")
+            assert isinstance(bounds, tuple)
+            for size, bound in zip(graph[node.args[0]].shape[:-1], bounds, strict=False):
+                assert isinstance(bound, tuple)
+                if bound != (0, size, 1):
+                    raise refuse(node, "along an axis that is not the last")
+    for argument in (*traces.problem.inputs, *traces.problem.outputs):
+        if argument.dtype not in _FLOATS:
+            raise NotCovered(f"{argument.name!r} of dtype {argument.dtype}")
+    layouts = layouts_of(graph)
+    rows = {
+        graph[n].shape[:-1]
+        for n, layout in layouts.items()
+        if layout is Layout.TILE or (layout is Layout.ROW and graph[n].op in REDUCTIONS)
+    }
+    if len(rows) > 1:
+        raise NotCovered(f"tensors of different row shapes {sorted(rows)} in one function")
+    if not rows:
+        raise NotCovered("a function without a tensor of rows")
+    for number in graph.outputs:
+        if layouts[number] in (Layout.COLUMN, Layout.NUMBER):
+            raise refuse(graph[number], "as a result that all rows share")
+
+
+def _is_flat(traces: Traces) -> bool:
+    """Say whether shapes don't matter: element functions of tensors of one shape."""
+    for graph in traces.graphs:
+        shape = graph[graph.outputs[0]].shape
+        for node in graph:
+            if node.op is Op.SCALAR:
+                continue
+            if node.op not in ELEMENTWISE | {Op.INPUT} or node.shape != shape:
+                return False
+    return True
+
+
+def _leaves(graph: Graph) -> frozenset[int]:
+    """Return inputs, and reshapes of inputs, which are loaded as reshaped."""
+    leaves = set()
+    for node in graph:
+        if node.op is Op.INPUT or (node.op is Op.RESHAPE and graph[node.args[0]].op is Op.INPUT):
+            leaves.add(node.number)
+    return frozenset(leaves)
+
+
+class _Renderer:
+    """Writes one kernel."""
+
+    def __init__(self, plan: RowPlan, region: Region, traces: Traces, machine: Machine) -> None:
+        self._plan = plan
+        self._region = region
+        self._traces = traces
+        self._graph = traces.main
+        self._layouts = layouts_of(self._graph)
+        self._partitions = machine.limits.partitions
+        problem = traces.problem
+        sizes = {s for a in problem.inputs for s in a.shape if isinstance(s, str)}
+        self._names = Names(
+            [a.name for a in (*problem.inputs, *problem.outputs)]
+            + [*sizes, *problem.scalars, "nl", "nki", "nisa", "kernel", "min", "range"]
+        )
+        self._account = Account(len(traces.dims), len(problem.shapes))
+        self._hoisted = Lines(1)
+        self._views: dict[int, View] = {}
+        self._stores: list[tuple[str, int]] = []
+        self._after_reductions = self._find_after_reductions()
+        new = self._names.new
+        self._n_partitions = new("PARTITIONS")
+        self._rows, self._start, self._stop = new("rows"), new("start"), new("stop")
+        self._is_packed = plan.layout == "rows" and plan.pack > 1
+        self._pack = new("pack") if self._is_packed else ""
+        self._block = new("block")
+        self._width = new("width") if plan.chunk else ""
+        self._column = new("column") if plan.chunk and plan.layout == "rows" else ""
+        self._n_pack = new("PACK") if self._is_packed else ""
+        self._n_chunk = new("CHUNK") if plan.chunk else ""
+        self._n_buffers = new("BUFFERS") if plan.buffers > 2 else ""
+
+    # -- the kernel ------------------------------------------------------------------------------
+
+    def render(self) -> Rendered:
+        problem, plan = self._traces.problem, self._plan
+        top = Lines(1)
+        for line in unpack_sizes(problem):
+            top.add(line)
+        for out in problem.outputs:
+            top.add(
+                f"{out.name} = nl.ndarray({shape_text(out.shape)}, dtype=nl.{out.dtype}, "
+                "buffer=nl.shared_hbm)"
+            )
+        top.add()
+        top.add(f"{self._n_partitions} = {self._partitions}")
+        if self._is_packed:
+            top.add(f"{self._n_pack} = {plan.pack}  # rows that one partition holds")
+        if plan.chunk:
+            top.add(f"{self._n_chunk} = {plan.chunk}  # elements of a row per tile")
+        if self._n_buffers:
+            top.add(
+                f"{self._n_buffers} = {plan.buffers}  # tiles that loads and stores rotate over"
+            )
+        total = " * ".join(self._leading() or ["1"])
+        if plan.layout == "flat":
+            total = " * ".join(map(str, problem.outputs[0].shape))
+        n_rows = total
+        if not total.isidentifier():
+            n_rows = self._names.new("total")
+            top.add(f"{n_rows} = {total}")
+        self._n_rows = n_rows
+        body = self._loop_body(plan)
+        self._load_columns()
+        lines = Lines(1)
+        lines.extend(top)
+        if self._hoisted:
+            lines.add()
+            lines.extend(self._hoisted)
+        lines.add()
+        lines.extend(body)
+        lines.add()
+        lines.add(f"return {', '.join(o.name for o in problem.outputs)}")
+        what = "element functions and reductions along rows."
+        text = "\n".join([*header(problem, plan, what=what), lines.text, ""])
+        return Rendered(source=text, sbuf_bytes=self._account.sbuf_bytes, psum_banks=0)
+
+    def _leading(self) -> list[str]:
+        """Sizes of the row axes, as source."""
+        rank = max(len(node.shape) for node in self._graph)
+        number = next(
+            n
+            for n, layout in self._layouts.items()
+            if layout is Layout.TILE and len(self._graph[n].shape) == rank
+        )
+        return [
+            self._traces.size_text(self._traces.sizes(number, axis)) for axis in range(rank - 1)
+        ]
+
+    def _loop_body(self, plan: RowPlan) -> Lines:
+        lines = Lines(1)
+        start, stop, rows, n = self._start, self._stop, self._rows, self._n_rows
+        needs_block = bool(self._n_buffers)
+        partitions = self._n_partitions
+        if plan.layout == "flat":
+            lines.comment(
+                "The shape does not matter here: each tile is a run of consecutive elements, "
+                "CHUNK of them on each partition; what is left over makes narrower tiles."
+            )
+            lines.add(f"{start} = 0")
+            if needs_block:
+                lines.add(f"{self._block} = 0")
+            with lines.block(f"while {start} < {n}:"):
+                left = f"({n} - {start})"
+                lines.add(f"{self._width} = min({self._n_chunk}, max(1, {left} // {partitions}))")
+                lines.add(f"{rows} = min({partitions}, {left} // {self._width})")
+                lines.add(f"{stop} = {start} + {rows} * {self._width}")
+                self._tile(lines)
+                self._next(lines, needs_block)
+        elif self._is_packed:
+            lines.comment(
+                f"{self._n_pack} consecutive rows lie side by side on a partition, so that copies "
+                "are long; the rows left over at the end take a partition each."
+            )
+            lines.add(f"{start} = 0")
+            if needs_block:
+                lines.add(f"{self._block} = 0")
+            with lines.block(f"while {start} < {n}:"):
+                lines.add(
+                    f"{self._pack} = {self._n_pack} if {n} - {start} >= "
+                    f"{partitions} * {self._n_pack} else 1"
+                )
+                lines.add(f"{rows} = min({partitions}, {n} - {start})")
+                lines.add(f"{stop} = {start} + {rows} * {self._pack}")
+                self._tile(lines)
+                self._next(lines, needs_block)
+        else:
+            block = f"for {start} in range(0, {n}, {partitions}):"
+            with lines.block(block):
+                lines.add(f"{stop} = min({start} + {partitions}, {n})")
+                lines.add(f"{rows} = {stop} - {start}")
+                if self._column:
+                    width = self._row_width()
+                    if needs_block:
+                        lines.add(f"{self._block} = 0")
+                    with lines.block(f"for {self._column} in range(0, {width}, {self._n_chunk}):"):
+                        lines.add(f"{self._width} = min({self._n_chunk}, {width} - {self._column})")
+                        self._tile(lines)
+                        if needs_block:
+                            lines.add(f"{self._block} += 1")
+                else:
+                    if needs_block:
+                        lines.add(f"{self._block} = {start} // {partitions}")
+                    self._tile(lines)
+        return lines
+
+    def _next(self, lines: Lines, needs_block: bool) -> None:
+        lines.add(f"{self._start} = {self._stop}")
+        if needs_block:
+            lines.add(f"{self._block} += 1")
+
+    def _row_width(self) -> str:
+        graph = self._graph
+        return self._traces.size_text(self._traces.sizes(graph.outputs[0], -1))
+
+    # -- one tile --------------------------------------------------------------------------------
+
+    def _tile(self, body: Lines) -> None:
+        graph, problem = self._graph, self._traces.problem
+        if self._n_buffers:
+            slot = self._names.new("slot")
+            body.add(f"{slot} = {self._block} % {self._n_buffers}")
+            self._slot = slot
+        body.add()
+        tiles = [n for n in self._region.leaves if self._layouts[n] in (Layout.TILE, Layout.ROW)]
+        for index, number in enumerate(tiles):
+            self._load(body, number, index)
+        columns = [n for n in self._region.leaves if self._layouts[n] is Layout.COLUMN]
+        for number in columns:
+            self._views[number] = View(
+                self._names.new(f"{self._input(number)}_tile"),
+                Layout.COLUMN,
+                self._dtype_of_input(number),
+                columns=f"{self._column}:{self._column} + {self._width}" if self._column else "",
+            )
+        self._columns = columns
+        self._emit_columns()
+        emitter = Emitter(
+            traces=self._traces,
+            region=self._tile_region(),
+            layouts=self._layouts,
+            names=self._names,
+            account=self._account,
+            body=body,
+            hoisted=self._hoisted,
+            rows=self._rows,
+            pack=self._pack,
+            pack_max=self._plan.pack,
+            row_start=self._start,
+            column_start=self._column or "0",
+            width=self._tile_width,
+            widths=self._tile_widths,
+            dtype=self._dtype,
+            in_place=self._plan.in_place,
+            partitions=self._n_partitions,
+            views=self._views,
+        )
+        for out, number in zip(problem.outputs, graph.outputs, strict=True):
+            if self._writes_directly(number, out.dtype):
+                emitter.destinations[number] = partial(
+                    self._io_tile, body, number, f"{out.name}_tile", out.dtype
+                )
+        emitter.run()
+        body.add()
+        for out, number in zip(problem.outputs, graph.outputs, strict=True):
+            self._store(body, number, out.name, out.dtype)
+
+    def _tile_region(self) -> Region:
+        steps = tuple(s for s in self._region.steps if s.layout is not Layout.COLUMN)
+        return Region(steps, self._region.leaves, self._region.scratch, self._region.options)
+
+    def _emit_columns(self) -> None:
+        """Compute what depends on column vectors only, once."""
+        steps = tuple(s for s in self._region.steps if s.layout is Layout.COLUMN)
+        self._column_lines = Lines(1)
+        if not steps:
+            return
+        plain = {n: View(v.variable, v.layout, v.dtype) for n, v in self._views.items()}
+        emitter = Emitter(
+            traces=self._traces,
+            region=Region(steps, self._region.leaves, self._region.scratch, {}),
+            layouts=self._layouts,
+            names=self._names,
+            account=self._account,
+            body=self._column_lines,
+            hoisted=self._hoisted,
+            rows=self._n_partitions,
+            width=lambda n: self._traces.size_text(self._traces.sizes(n, -1)),
+            widths=lambda n: self._traces.sizes(n, -1),
+            dtype=lambda n: "float32",
+            partitions=self._n_partitions,
+            copies=1,
+            views=plain,
+        )
+        emitter.run()
+        for number, view in plain.items():
+            if number not in self._views:
+                columns = f"{self._column}:{self._column} + {self._width}" if self._column else ""
+                self._views[number] = View(view.variable, view.layout, view.dtype, columns=columns)
+
+    def _load_columns(self) -> None:
+        """Write the loads of column vectors, before everything else that is hoisted."""
+        loads = Lines(1)
+        if self._columns:
+            loads.comment("Vectors that all rows share: loaded once, repeated on every partition.")
+        for index, number in enumerate(self._columns):
+            view = self._views[number]
+            width = self._traces.size_text(self._traces.sizes(number, -1))
+            loads.allocate(view.variable, (self._n_partitions, width), view.dtype)
+            self._account.sbuf(self._traces.sizes(number, -1), view.dtype)
+            source = self._input(number)
+            loads.call(
+                "nisa.dma_copy",
+                f"dst={view.variable}",
+                f"src={source}.reshape((1, {width})).broadcast(0, {self._n_partitions})",
+                *queue_arguments(self._plan.load_queue, index),
+            )
+        loads.extend(self._column_lines)
+        loads.extend(self._hoisted)
+        self._hoisted = loads
+
+    # -- sizes and dtypes ------------------------------------------------------------------------
+
+    def _tile_width(self, number: int) -> str:
+        if self._layouts[number] is Layout.TILE and self._width:
+            return self._width
+        return self._traces.size_text(self._traces.sizes(number, -1))
+
+    def _tile_widths(self, number: int) -> tuple[int, ...]:
+        sizes = self._traces.sizes(number, -1)
+        if self._plan.chunk and self._layouts[number] is Layout.TILE:
+            if self._plan.layout == "flat":
+                return (self._plan.chunk,) * len(sizes)
+            return tuple(min(self._plan.chunk, size) for size in sizes)
+        return sizes
+
+    def _dtype(self, number: int) -> str:
+        """Dtype of an intermediate: float32, unless rounding each step is planned and harmless."""
+        if self._plan.rounding == "each" and number in self._after_reductions:
+            return self._traces.problem.outputs[0].dtype
+        return "float32"
+
+    def _find_after_reductions(self) -> frozenset[int]:
+        """Return nodes whose rounding no sum adds up."""
+        graph = self._graph
+        summed: set[int] = set()
+        for node in reversed(graph.nodes):
+            if node.op in REDUCTIONS or node.op is Op.CUMSUM or node.number in summed:
+                summed.update(node.args)
+        return frozenset(n.number for n in graph if n.number not in summed)
+
+    def _input(self, number: int) -> str:
+        node = self._graph[number]
+        return node.name if node.op is Op.INPUT else self._graph[node.args[0]].name
+
+    def _dtype_of_input(self, number: int) -> str:
+        name = self._input(number)
+        return next(a.dtype for a in self._traces.problem.inputs if a.name == name)
+
+    # -- copies ----------------------------------------------------------------------------------
+
+    def _io_tile(self, body: Lines, number: int, name: str, dtype: str) -> View:
+        """Make a tile that a copy fills or empties, with the planned number of buffers."""
+        layout = self._layouts[number]
+        is_row = layout is Layout.ROW
+        width = "1" if is_row else self._tile_width(number)
+        sizes = (1,) * len(self._traces.graphs) if is_row else self._tile_widths(number)
+        variable = self._names.new(name)
+        pack = (self._pack,) if self._pack else ()
+        buffers = self._plan.buffers
+        if buffers == 2 or is_row:
+            shape = (self._rows, self._pack or 1) if is_row else (self._rows, *pack, width)
+            body.allocate(variable, shape, dtype)
+            self._account.sbuf([s * self._plan.pack for s in sizes], dtype, 2)
+            return View(variable, layout, dtype, self._is_packed)
+        ring = self._names.new(f"{name}_ring" if buffers > 2 else f"{name}_buffer")
+        full = self._n_chunk if self._width else width
+        if self._column:
+            full = f"min({self._n_chunk}, {self._row_width()})"
+        parts = [self._n_partitions]
+        slices = [f":{self._rows}"]
+        if buffers > 2:
+            parts.append(self._n_buffers)
+            slices.append(self._slot)
+        if self._is_packed:
+            parts.append(self._n_pack)
+            slices.append(f":{self._pack}")
+        parts.append(full)
+        slices.append(f":{width}" if self._width else ":")
+        self._hoisted.allocate(ring, parts, dtype)
+        self._account.sbuf([s * self._plan.pack for s in sizes], dtype, buffers)
+        body.add(f"{variable} = {ring}[{', '.join(slices)}]")
+        return View(variable, layout, dtype, self._is_packed)
+
+    def _load(self, body: Lines, number: int, index: int) -> None:
+        name, dtype = self._input(number), self._dtype_of_input(number)
+        view = self._io_tile(body, number, f"{name}_tile", dtype)
+        body.call(
+            "nisa.dma_copy",
+            f"dst={view.variable}",
+            f"src={self._region_of(name, number)}",
+            *queue_arguments(self._plan.load_queue, index),
+        )
+        if view.layout is Layout.ROW and dtype != "float32":
+            exact = self._names.new(f"{name}_exact")
+            body.allocate(exact, (self._rows, self._pack or 1), "float32")
+            body.call("nisa.tensor_copy", f"dst={exact}", f"src={view.variable}")
+            view = View(exact, Layout.ROW, "float32", self._is_packed)
+        self._views[number] = view
+
+    def _region_of(self, name: str, number: int) -> str:
+        """Return the part of an HBM tensor that the current tile covers, in the tile's shape."""
+        node = self._graph[number]
+        layout = self._layouts[number]
+        span = f"{self._start}:{self._stop}"
+        if self._plan.layout == "flat":
+            flat = name if len(node.shape) == 1 else f"{name}.reshape(({self._n_rows},))"
+            return f"{flat}[{span}].reshape(({self._rows}, {self._width}))"
+        width = (
+            "1" if layout is Layout.ROW else self._traces.size_text(self._traces.sizes(number, -1))
+        )
+        argument = next(
+            a
+            for a in (*self._traces.problem.inputs, *self._traces.problem.outputs)
+            if a.name == name
+        )
+        is_matrix = len(argument.shape) == 2 and len(node.shape) == 2
+        matrix = name if is_matrix else f"{name}.reshape(({self._n_rows}, {width}))"
+        if self._column and layout is Layout.TILE:
+            return f"{matrix}[{span}, {self._column}:{self._column} + {self._width}]"
+        view = f"{matrix}[{span}, :]"
+        if not self._is_packed:
+            return view
+        if layout is Layout.ROW:
+            return f"{view}.reshape(({self._rows}, {self._pack}))"
+        return f"{view}.reshape(({self._rows}, {self._pack}, {width}))"
+
+    def _writes_directly(self, number: int, dtype: str) -> bool:
+        """Say whether the result may be computed straight into the tile that is stored."""
+        if number in self._region.leaves:
+            return False
+        node = self._graph[number]
+        if node.op in (Op.SLICE, Op.RESHAPE):
+            return False
+        if self._layouts[number] is Layout.ROW:
+            return False
+        if self._graph.outputs.count(number) > 1:
+            return False
+        is_read = any(number in step.reads for step in self._region.steps)
+        same = dtype == "float32"
+        if is_read and not same:
+            return False
+        # A result with the dtype of intermediates may take over the tile of an operand instead.
+        may_overwrite = node.op is not Op.CONCAT and self._dtype(number) == dtype
+        return not (self._plan.in_place and may_overwrite)
+
+    def _store(self, body: Lines, number: int, name: str, dtype: str) -> None:
+        view = self._views[number]
+        if view.dtype != dtype or view.columns or view.aggregate:
+            copy = self._io_tile(body, number, f"{name}_tile", dtype)
+            body.call(
+                "nisa.tensor_copy",
+                f"dst={copy.whole(self._rows, self._pack)}",
+                f"src={view.whole(self._rows, self._pack)}",
+            )
+            view = copy
+        body.call(
+            "nisa.dma_copy",
+            f"dst={self._region_of(name, number)}",
+            f"src={view.variable}",
+            *queue_arguments(self._plan.store_queue),
+        )

@@ -1,0 +1,1 @@
+"""The command line: `nkiwright solve|batch|tasks|runs|config|doctor`."""

@@ -1,0 +1,253 @@
+"""From a model's reply to the kernel file in it, or to words that tell the model what was missing.
+
+Code that does not parse is passed on as it is: the static rules say what is wrong with its line
+numbers, which is more use to the writer than "no kernel".
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nkiwright.llm.base import FinishReason
+
+ENTRY = "kernel"
+EXPECTED = (
+    "reply with one complete Python file in one ```python block that defines a function "
+    f"`{ENTRY}` decorated with @nki.jit"
+)
+MAX_CHARACTERS = 200_000
+"""Longer files are not kernels."""
+_MAX_TRAILING_LINES = 40
+_THINKING = r"(?:think|thinking|thought|reasoning|scratchpad)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSource:
+    """The kernel file in a reply, or what was wrong with the reply."""
+
+    text: str = ""
+    """The file; it ends with a line end and defines `entry`."""
+    entry: str = ENTRY
+    """Name of the kernel function."""
+    problem: str | None = None
+    """Why there is no file, in words that the writer can act on."""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether there is a file."""
+        return self.problem is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A fenced block."""
+
+    text: str
+    is_closed: bool
+
+
+def extract_kernel(text: str, *, finish_reason: FinishReason | None = None) -> KernelSource:
+    """Find the kernel file in a reply.
+
+    The last complete fenced block that defines the kernel counts, one that imports nki before one
+    that does not.  A reply without fences counts if it is a Python file, with or without prose
+    around it.  A file whose only `@nki.jit` function has another name gets it renamed.
+
+    Args:
+        text: The reply.
+        finish_reason: Why the reply ended, if known; a reply cut off at its limit may hold half a
+            kernel that looks whole.
+    """
+    was_cut = finish_reason == "length"
+    answer = _without_thinking(text.replace("\r\n", "\n").replace("\r", "\n"))
+    if not answer.strip():
+        return _problem(_empty_words(text, finish_reason))
+    blocks = _blocks(answer)
+    closed = [block.text for block in blocks if block.is_closed]
+    found = _best(closed)
+    if found is not None:
+        return found
+    last = blocks[-1] if blocks else None
+    if last is not None and not last.is_closed:
+        whole = _best([last.text]) if finish_reason == "stop" and _parses(last.text) else None
+        return whole or _problem(
+            "the reply was cut off inside its code block"
+            + (", at the output limit" if was_cut else "")
+            + f": {EXPECTED}; write less prose before it and fewer lines in it"
+        )
+    if closed:
+        return _problem(_why_none(closed))
+    bare = None if was_cut else _bare_file(answer)
+    if bare is not None:
+        return bare
+    if was_cut:
+        return _problem(f"the reply was cut off before its code block ended: {EXPECTED}")
+    return _problem(f"the reply holds no code block: {EXPECTED}")
+
+
+def _problem(words: str) -> KernelSource:
+    return KernelSource(problem=words)
+
+
+def _empty_words(text: str, finish_reason: FinishReason | None) -> str:
+    if finish_reason == "length":
+        return f"the reply was cut off before any answer: reason more briefly, then {EXPECTED}"
+    if finish_reason == "refusal":
+        return f"the reply was a refusal: {EXPECTED}"
+    what = "holds nothing but thoughts" if text.strip() else "is empty"
+    return f"the reply {what}: {EXPECTED}"
+
+
+def _without_thinking(text: str) -> str:
+    """Return the reply without what reasoning models think aloud."""
+    text = text.lstrip("\ufeff")
+    text = re.sub(rf"<({_THINKING})>.*?</\1>", "", text, flags=re.DOTALL | re.IGNORECASE)
+    # Some chat templates swallow the opening tag.
+    closing = list(re.finditer(rf"^\s*</{_THINKING}>", text, flags=re.MULTILINE | re.IGNORECASE))
+    if closing:
+        text = text[closing[-1].end() :]
+    opening = re.search(rf"^\s*<{_THINKING}>", text, flags=re.MULTILINE | re.IGNORECASE)
+    return text[: opening.start()] if opening else text
+
+
+_FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
+_LATE_FENCE = re.compile(r"^.*?\S.*?(?P<fence>`{3,})(?P<info>(?:python|py|python3))\s*$")
+
+
+def _blocks(text: str) -> list[_Block]:
+    """Return all fenced blocks; the last may be open."""
+    blocks: list[_Block] = []
+    fence, indent = "", ""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        match = _FENCE.match(line)
+        if not fence:
+            match = match or _LATE_FENCE.match(line)
+            if match:
+                fence, lines = match["fence"], []
+                indent = match.groupdict().get("indent") or ""
+        elif (
+            match
+            and match["fence"].startswith(fence)
+            and not match["info"].strip()
+            and len(match["indent"]) <= len(indent) + 3
+        ):
+            blocks.append(_Block("\n".join(lines), True))
+            fence = ""
+        else:
+            lines.append(line.removeprefix(indent))
+    if fence:
+        blocks.append(_Block("\n".join(lines), False))
+    return blocks
+
+
+def _best(texts: Sequence[str]) -> KernelSource | None:
+    """Return the last text that is a kernel file, preferring those that import nki."""
+    found: KernelSource | None = None
+    for text in reversed(texts):
+        source = _as_kernel(text)
+        if source is not None and _imports_nki(source.text):
+            return source
+        found = found or source
+    return found
+
+
+def _as_kernel(text: str) -> KernelSource | None:
+    """Return a text as a kernel file, or None if it defines no kernel."""
+    if len(text) > MAX_CHARACTERS:
+        return None
+    text = text.strip("\n").rstrip() + "\n"
+    tree = _parse(text)
+    if tree is None:
+        names = re.findall(r"^(?:async )?def (\w+)", text, flags=re.MULTILINE)
+        has_jit = re.search(r"^@.*\bjit\b", text, flags=re.MULTILINE) is not None
+        return KernelSource(text=text) if ENTRY in names or (names and has_jit) else None
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if any(function.name == ENTRY for function in functions):
+        return KernelSource(text=text)
+    compiled = [function.name for function in functions if _is_compiled(function)]
+    if len(compiled) == 1:
+        return KernelSource(text=_renamed(text, compiled[0]))
+    return None
+
+
+def _why_none(texts: Sequence[str]) -> str:
+    """Say why none of the closed blocks is a kernel file."""
+    if all(len(text) > MAX_CHARACTERS for text in texts):
+        return f"the code block is longer than {MAX_CHARACTERS:,} characters: {EXPECTED}"
+    for text in reversed(texts):
+        tree = _parse(text)
+        functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)] if tree else []
+        compiled = [function.name for function in functions if _is_compiled(function)]
+        if len(compiled) > 1:
+            return (
+                f"the file has {len(compiled)} functions with @nki.jit ({', '.join(compiled)}) and "
+                f"none is called {ENTRY!r}: {EXPECTED}"
+            )
+        if functions:
+            names = ", ".join(function.name for function in functions)
+            return f"the code block defines {names}, but no {ENTRY!r}: {EXPECTED}"
+    return f"no code block defines a function {ENTRY!r}: {EXPECTED}"
+
+
+def _is_compiled(function: ast.FunctionDef) -> bool:
+    """Return whether a function is decorated with `nki.jit` in any spelling."""
+    for decorator in function.decorator_list:
+        target = decorator.func if isinstance(decorator, ast.Call) else decorator
+        name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+        if name == "jit":
+            return True
+    return False
+
+
+def _renamed(text: str, name: str) -> str:
+    """Return the file with one name replaced by the entry's, strings and attributes left alone."""
+    lines = text.splitlines(keepends=True)
+    places: list[tuple[int, int]] = []
+    before = ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME and token.string == name and before != ".":
+            places.append(token.start)
+        before = token.string
+    for row, column in reversed(places):
+        line = lines[row - 1]
+        lines[row - 1] = line[:column] + ENTRY + line[column + len(name) :]
+    return "".join(lines)
+
+
+def _bare_file(text: str) -> KernelSource | None:
+    """Return a file that stands in the reply without a fence, with or without prose around it."""
+    lines = text.split("\n")
+    start = next(
+        (i for i, line in enumerate(lines) if re.match(r"(?:import|from) [\w.]+|@[\w.]*jit", line)),
+        None,
+    )
+    if start is None:
+        return None
+    for end in range(len(lines), max(start, len(lines) - _MAX_TRAILING_LINES), -1):
+        body = "\n".join(lines[start:end])
+        if _parses(body):
+            return _as_kernel(body)
+    return _as_kernel("\n".join(lines[start:]))
+
+
+def _imports_nki(text: str) -> bool:
+    return re.search(r"^\s*(?:import|from)\s+\S*nki\b", text, flags=re.MULTILINE) is not None
+
+
+def _parses(text: str) -> bool:
+    return _parse(text) is not None
+
+
+def _parse(text: str) -> ast.Module | None:
+    if len(text) > MAX_CHARACTERS:
+        return None
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,1 @@
+"""The search loop as a LangGraph graph: draft → verify → repair* → select, in rounds."""

@@ -1,0 +1,61 @@
+"""Which operands an instruction reads and writes, by its row of the op table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nkisim.ir.access import Memory
+from nkisim.ir.program import Form, Program
+from nkisim.machine.spec import Engine
+from nkisim.ops.registry import OpSpec, OpTable
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAccess:
+    """Reads and writes of every operand of every form, in the order of `Program.slots`."""
+
+    reads: npt.NDArray[np.bool_]
+    writes: npt.NDArray[np.bool_]
+    accumulates: npt.NDArray[np.bool_]
+    """Matmul results in PSUM, to which a later matmul adds."""
+    is_conditional: npt.NDArray[np.bool_]
+    """Writes that may leave elements untouched: rows out of bounds are skipped."""
+
+
+def access_of(spec: OpSpec, form: Form, position: int) -> str:
+    """Return `r`, `w` or `rw` for operand `position` of `form`."""
+    operand = form.operands[position]
+    if operand.is_index:
+        return "r"
+    param = spec.param(operand.param)
+    access = "r" if param is None else param.access
+    if access == "w" and form.attr("accumulate") is True and operand.memory is Memory.PSUM:
+        return "rw"
+    return access
+
+
+def slot_access(program: Program, ops: OpTable) -> SlotAccess:
+    """Work out the access of every operand of every form."""
+    reads: list[bool] = []
+    writes: list[bool] = []
+    accumulates: list[bool] = []
+    conditional: list[bool] = []
+    for form in program.forms:
+        spec = ops[form.op]
+        skips = any(o.index is not None and o.index.is_skip for o in form.operands)
+        adds = form.engine is Engine.TENSOR and spec.param("accumulate") is not None
+        for position, operand in enumerate(form.operands):
+            access = access_of(spec, form, position)
+            reads.append("r" in access)
+            writes.append("w" in access)
+            accumulates.append("w" in access and adds and operand.memory is Memory.PSUM)
+            conditional.append("w" in access and skips)
+    return SlotAccess(
+        np.array(reads, dtype=np.bool_),
+        np.array(writes, dtype=np.bool_),
+        np.array(accumulates, dtype=np.bool_),
+        np.array(conditional, dtype=np.bool_),
+    )

@@ -1,0 +1,84 @@
+"""Proves for a straight-line Program, without running it, that it reads only what it wrote."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nkisim.execute.coverage import Coverage, Flags, grain_bytes, tracked_buffers
+from nkisim.execute.places import located
+from nkisim.execute.roles import SlotAccess
+from nkisim.execute.unwritten import unwritten_output, unwritten_read
+from nkisim.ir.program import IntColumn, Program
+
+
+def check_written(program: Program, access: SlotAccess) -> None:
+    """Check that a straight-line Program reads only what it wrote and writes all of its results.
+
+    Buffers with run-time indices are left to the interpreter.
+    """
+    tracked = tracked_buffers(program, access)
+    is_indexed = np.array([o.index is not None for o in program.slots] or [False])
+    value = ~program.operand_is_register
+    slot, buffer = program.operand_slot, program.operand_buffer
+    indexed_form = np.zeros(len(program.forms), dtype=np.bool_)
+    for number, form in enumerate(program.forms):
+        indexed_form[number] = any(operand.index is not None for operand in form.operands)
+    if is_indexed.any():
+        dynamic = value & indexed_form[program.form[program.operand_instruction]]
+        tracked[buffer[dynamic & (is_indexed | access.writes)[slot]]] = False
+    if not tracked.any():
+        return
+    columns = program.buffer_columns
+    coverage = Coverage(grain_bytes(program, access, tracked), columns.size_bytes)
+    for number in np.flatnonzero(tracked).tolist():
+        coverage.reset(number)
+    entries = np.flatnonzero(value)
+    entries = entries[tracked[buffer[entries]]]
+    _replay(program, access, coverage, entries)
+    for position, output in enumerate(program.outputs):
+        if tracked[output.buffer]:
+            offset = output.offset * output.pattern.dtype.itemsize
+            missing = coverage.missing(output.buffer, output.pattern, offset)
+            if missing is not None:
+                raise unwritten_output(program, position, missing)
+
+
+def _replay(program: Program, access: SlotAccess, coverage: Coverage, entries: IntColumn) -> None:
+    """Go through the accesses to tracked buffers in program order."""
+    slots, flags = program.slots, coverage.flags
+    patterns = [operand.pattern for operand in slots]
+    sizes = [operand.dtype.itemsize for operand in slots]
+    reads, writes = access.reads.tolist(), access.writes.tolist()
+    pending: list[tuple[int, Flags]] = []
+    current = -1
+    for entry, instruction, s, b, offset in zip(
+        entries.tolist(),
+        program.operand_instruction[entries].tolist(),
+        program.operand_slot[entries].tolist(),
+        program.operand_buffer[entries].tolist(),
+        program.operand_offset[entries].tolist(),
+        strict=True,
+    ):
+        if instruction != current:
+            for number, seen in pending:
+                seen[...] = True
+                coverage.touch(number)
+            pending.clear()
+            current = instruction
+        if flags[b] is None:
+            continue
+        if reads[s]:
+            missing = coverage.missing(b, patterns[s], offset * sizes[s])
+            if missing is not None:
+                form = program.forms[int(program.form[instruction])]
+                operand = form.operands[entry - int(program.operand_start[instruction])]
+                raise located(
+                    program, unwritten_read(program, form.op, operand, b, missing), instruction
+                )
+        if writes[s]:
+            view = coverage.view(b, patterns[s], offset * sizes[s])
+            if view is not None:
+                pending.append((b, view))
+    for number, seen in pending:
+        seen[...] = True
+        coverage.touch(number)
