@@ -411,7 +411,8 @@ class Budget:
     def _used_up(self, limit: Limit) -> BudgetExceeded:
         used, allowed = self._state(limit)
         return BudgetExceeded(
-            f"the budget of {_amount(limit, allowed or 0)} is used up ({_amount(limit, used)} used)",
+            f"the budget of {_amount(limit, allowed or 0)} is used up "
+            f"({_amount(limit, used)} used)",
             hint=f"raise it with {_FLAGS[limit]}",
         )
 

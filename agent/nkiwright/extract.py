@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+import textwrap
 import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +23,12 @@ EXPECTED = (
 )
 MAX_CHARACTERS = 200_000
 """Longer files are not kernels."""
-_MAX_TRAILING_LINES = 40
-_THINKING = r"(?:think|thinking|thought|reasoning|scratchpad)"
+_MAX_LINE = 5000
+"""Longer lines are not parsed here: Python's parser takes quadratic time for some of them."""
+_MAX_TRAILING_LINES = 20
+_THINKING = re.compile(
+    r"<(?P<slash>/?)(?P<name>think|thinking|thought|reasoning|scratchpad)>", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,42 +111,68 @@ def _empty_words(text: str, finish_reason: FinishReason | None) -> str:
 def _without_thinking(text: str) -> str:
     """Return the reply without what reasoning models think aloud."""
     text = text.lstrip("\ufeff")
-    text = re.sub(rf"<({_THINKING})>.*?</\1>", "", text, flags=re.DOTALL | re.IGNORECASE)
-    # Some chat templates swallow the opening tag.
-    closing = list(re.finditer(rf"^\s*</{_THINKING}>", text, flags=re.MULTILINE | re.IGNORECASE))
-    if closing:
-        text = text[closing[-1].end() :]
-    opening = re.search(rf"^\s*<{_THINKING}>", text, flags=re.MULTILINE | re.IGNORECASE)
-    return text[: opening.start()] if opening else text
+    kept: list[str] = []
+    end = 0  # of what has been kept or left out
+    opened: re.Match[str] | None = None
+    for tag in _THINKING.finditer(text):
+        starts_line = not text[text.rfind("\n", 0, tag.start()) + 1 : tag.start()].strip()
+        if not tag["slash"]:
+            opened = opened or tag
+        elif opened is not None and opened["name"].lower() == tag["name"].lower():
+            kept.append(text[end : opened.start()])
+            end, opened = tag.end(), None
+        elif opened is None and starts_line:
+            kept, end = [], tag.end()  # some chat templates swallow the opening tag
+    if (
+        opened is not None
+        and not text[text.rfind("\n", 0, opened.start()) + 1 : opened.start()].strip()
+    ):
+        return "".join((*kept, text[end : opened.start()]))
+    return "".join((*kept, text[end:]))
 
 
-_FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
-_LATE_FENCE = re.compile(r"^.*?\S.*?(?P<fence>`{3,})(?P<info>(?:python|py|python3))\s*$")
+_FENCE = re.compile(r"[ \t]*(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
+_LATE_FENCES = ("```python", "```py", "```python3")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """A line that opens or closes a block."""
+
+    marks: str
+    info: str
+    is_late: bool = False
+    """Whether prose stands before it on its line."""
+
+    @classmethod
+    def of(cls, line: str) -> _Fence | None:
+        """Return the fence that a line is, or None."""
+        if match := _FENCE.match(line):
+            return cls(match["fence"], match["info"].strip().lower())
+        if line.rstrip().endswith(_LATE_FENCES):
+            return cls("```", "python", is_late=True)
+        return None
 
 
 def _blocks(text: str) -> list[_Block]:
-    """Return all fenced blocks; the last may be open."""
+    """Return all fenced blocks, those inside a Markdown block too; the last may be open."""
     blocks: list[_Block] = []
-    fence, indent = "", ""
     lines: list[str] = []
+    opening: _Fence | None = None
     for line in text.split("\n"):
-        match = _FENCE.match(line)
-        if not fence:
-            match = match or _LATE_FENCE.match(line)
-            if match:
-                fence, lines = match["fence"], []
-                indent = match.groupdict().get("indent") or ""
-        elif (
-            match
-            and match["fence"].startswith(fence)
-            and not match["info"].strip()
-            and len(match["indent"]) <= len(indent) + 3
-        ):
-            blocks.append(_Block("\n".join(lines), True))
-            fence = ""
+        fence = _Fence.of(line)
+        if opening is None:
+            opening, lines = fence, []
+        elif fence is not None and fence.info and opening.is_late and not fence.is_late:
+            opening, lines = fence, []  # what looked like a fence was prose about fences
+        elif fence is not None and not fence.info and fence.marks.startswith(opening.marks):
+            body = "\n".join(lines)
+            is_nested = opening.info in ("md", "markdown")
+            blocks += _blocks(body) if is_nested else [_Block(body, True)]
+            opening = None
         else:
-            lines.append(line.removeprefix(indent))
-    if fence:
+            lines.append(line)
+    if opening is not None:
         blocks.append(_Block("\n".join(lines), False))
     return blocks
 
@@ -161,7 +192,7 @@ def _as_kernel(text: str) -> KernelSource | None:
     """Return a text as a kernel file, or None if it defines no kernel."""
     if len(text) > MAX_CHARACTERS:
         return None
-    text = text.strip("\n").rstrip() + "\n"
+    text = textwrap.dedent(text).strip("\n").rstrip() + "\n"
     tree = _parse(text)
     if tree is None:
         names = re.findall(r"^(?:async )?def (\w+)", text, flags=re.MULTILINE)
@@ -207,7 +238,7 @@ def _is_compiled(function: ast.FunctionDef) -> bool:
 
 def _renamed(text: str, name: str) -> str:
     """Return the file with one name replaced by the entry's, strings and attributes left alone."""
-    lines = text.splitlines(keepends=True)
+    lines = text.split("\n")
     places: list[tuple[int, int]] = []
     before = ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -217,7 +248,7 @@ def _renamed(text: str, name: str) -> str:
     for row, column in reversed(places):
         line = lines[row - 1]
         lines[row - 1] = line[:column] + ENTRY + line[column + len(name) :]
-    return "".join(lines)
+    return "\n".join(lines)
 
 
 def _bare_file(text: str) -> KernelSource | None:
@@ -237,7 +268,10 @@ def _bare_file(text: str) -> KernelSource | None:
 
 
 def _imports_nki(text: str) -> bool:
-    return re.search(r"^\s*(?:import|from)\s+\S*nki\b", text, flags=re.MULTILINE) is not None
+    return (
+        re.search(r"^[ \t]*(?:import|from)[ \t]+[\w.]*\bnki\b", text, flags=re.MULTILINE)
+        is not None
+    )
 
 
 def _parses(text: str) -> bool:
@@ -245,7 +279,7 @@ def _parses(text: str) -> bool:
 
 
 def _parse(text: str) -> ast.Module | None:
-    if len(text) > MAX_CHARACTERS:
+    if len(text) > MAX_CHARACTERS or max(map(len, text.split("\n"))) > _MAX_LINE:
         return None
     try:
         return ast.parse(text)

@@ -27,7 +27,7 @@ class PromptLibrary:
         self._environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(self._folder),
             undefined=jinja2.StrictUndefined,
-            autoescape=False,  # noqa: S701 - Markdown for a model, not HTML
+            autoescape=False,
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,

@@ -111,6 +111,7 @@ def trace_bundle(
     wall_seconds: float = 60.0,
     stand_ins: bool = True,
     cold: bool = False,
+    allow_unwritten_reads: bool = False,
 ) -> TraceResult:
     """Trace a kernel from text, in `sandbox` if one is given, else in this process.
 
@@ -126,6 +127,7 @@ def trace_bundle(
         wall_seconds: Limit for tracing.
         stand_ins: Whether missing host-only modules become inert stand-ins.
         cold: Use a fresh process instead of the fork server.
+        allow_unwritten_reads: Let the kernel read fresh memory, which holds poison.
 
     Raises:
         KernelError: The kernel breaks a rule.
@@ -144,18 +146,19 @@ def trace_bundle(
         "grid": list(grid or ()),
         "stand_ins": stand_ins,
     }
-    stdout, layers = "", ()
+    stdout = ""
+    layers: tuple[str, ...] = ()
     if sandbox is None:
         answer = decode_answer(trace_request(request))
     else:
         child = sandbox.run(request, target=TRACE_TARGET, wall_seconds=wall_seconds, cold=cold)
         answer = _answer(child, wall_seconds)
-        stdout, layers = child.stdout, tuple(child.layers)
+        stdout, layers = child.stdout, tuple(child.layers.active)
     if answer.diagnostic is not None:
         raise _error(answer.diagnostic)
     assert answer.program is not None  # noqa: S101 - the decoder checks it
     program = decode(answer.program)
-    validate(program, machine)
+    validate(program, machine, allow_unwritten_reads=allow_unwritten_reads)
     return TraceResult(program, answer.program, answer.diagnostics, stdout, layers)
 
 
@@ -197,7 +200,7 @@ def execute_program(
     """Execute a Program on arrays; honours NKI_PRECISE_FP=0."""
     if os.environ.get("NKI_PRECISE_FP") == "0":
         program = with_float32_storage(program)
-    return execute(program, arrays, fuel=fuel or Fuel(), unwritten="poison")
+    return execute(program, arrays, fuel=fuel or Fuel(), allow_unwritten_reads=True)
 
 
 def _finish(
@@ -217,7 +220,8 @@ def _finish(
                 "but the array given for it is read-only"
             )
         given[...] = values.reshape(given.shape)
-    profile = profile_program(program, machine, executed=execution.executed)
+    executed = None if execution.trips is None else execution.trips.executed
+    profile = profile_program(program, machine, executed=executed)
     notes = (*diagnostics, *execution.warnings)
     return RunResult(execution.outputs, profile, program, notes, stdout, layers)
 
@@ -268,6 +272,7 @@ def run_file(
             grid=launch,
             sandbox=sandbox,
             wall_seconds=wall_seconds,
+            allow_unwritten_reads=True,
         )
     finally:
         if sandbox is not None:
@@ -291,7 +296,7 @@ def run_kernel(
     traced = trace_kernel(
         kernel, args, kwargs, machine=target, version=nki, run=run_standalone
     )
-    validate(traced.program, target)
+    validate(traced.program, target, allow_unwritten_reads=True)
     arrays = _tensor_arguments(args, kwargs or {})
     return _finish(traced.program, target, arrays, traced.diagnostics, "", ())
 

@@ -137,8 +137,7 @@ def lookup(value: object) -> DType | None:
         if value in DTYPES:
             return DTYPES[value]
         value = {"bool_": "bool", "fp32": "float32", "bfp16": "bfloat16"}.get(value, value)
-        if value in DTYPES:
-            return DTYPES[value]
+        return DTYPES.get(value)
     if value is bool:
         return DTYPES["bool"]
     if value is int:

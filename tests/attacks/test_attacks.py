@@ -409,7 +409,7 @@ def test_layer_alone_stops_what_it_should(
 @START
 @pytest.mark.parametrize("attack", FAILING_RUNS)
 def test_failing_run_gets_its_status(sandbox: Sandbox, attack: Failing, cold: bool) -> None:
-    answer = sandbox.run({"source": attack.source}, target=TARGET, wall_seconds=0.6, cold=cold)
+    answer = sandbox.run({"source": attack.source}, target=TARGET, wall_seconds=0.4, cold=cold)
     assert answer.status in attack.statuses, answer.detail
     assert attack.detail in answer.detail
     assert answer.payload == b""
@@ -524,7 +524,13 @@ def test_missing_module_reads_as_missing(sandbox: Sandbox) -> None:
     assert "ModuleNotFoundError" in answer.detail
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="kill"),
+        pytest.param(signal.SIGSTOP, id="stop", marks=pytest.mark.slow),
+    ],
+)
 def test_parent_recovers_from_an_attack_on_the_fork_server(
     sandbox: Sandbox, open_sandbox: Sandbox, number: int
 ) -> None:

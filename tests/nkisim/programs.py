@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.nkisim.toy import Toy, View
 
 from nkisim.ir.access import Memory
-from nkisim.ir.program import Program
+from nkisim.ir.program import AttrValue, Program
 
 PARTITIONS, COLUMNS = 4, 12
 
@@ -96,24 +97,55 @@ def _window(draw: st.DrawFn, tile: View, partitions: int, columns: int) -> View:
     return tile[:partitions, start : start + (columns - 1) * step + 1 : step]
 
 
+class _Writer:
+    """Emits instructions and keeps track of what is written, so that most Programs are legal."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.toy = Toy()
+        self.source = self.toy.input(PARTITIONS, COLUMNS)
+        self.written: dict[int, npt.NDArray[np.bool_]] = {}
+
+    def flags(self, view: View) -> npt.NDArray[np.bool_]:
+        """Flags of a buffer, all set for the input."""
+        buffer = self.toy.buffers[view.buffer]
+        is_whole = buffer.kind == "input" or buffer.fill is not None
+        return self.written.setdefault(view.buffer, np.full(buffer.size, is_whole))
+
+    def emit(self, op: str, attrs: dict[str, AttrValue] | None = None, **views: View) -> None:
+        """Emit, writing first what the instruction reads; now and then this is forgotten."""
+        reads = [view for role, view in views.items() if role != "dst"]
+        if op == "dma_compute" or (attrs or {}).get("accumulate") is True:
+            reads.append(views["dst"])
+        for view in reads:
+            where = _indices(view.counts, view.strides, view.offset)
+            if not self.flags(view)[where].all() and self.draw(
+                st.sampled_from([True] * 30 + [False])
+            ):
+                if view.memory is Memory.HBM:
+                    part = replace(self.source, counts=view.counts, strides=view.strides)
+                    self.toy.emit("dma_copy", dst=view, src=replace(part, offset=view.offset))
+                else:
+                    self.toy.emit("memset", attrs={"value": 3.0}, dst=view)
+                self.flags(view)[where] = True
+        self.toy.emit(op, attrs=attrs, line=None, engine=None, **views)
+        dst = views["dst"]
+        self.flags(dst)[_indices(dst.counts, dst.strides, dst.offset)] = True
+
+
+_OPS = ["load", "store", "add", "copy", "memset", "matmul", "matmul", "transpose", "rmw", "fresh"]
+
+
 @st.composite
 def straight_line(draw: st.DrawFn) -> Program:
     """Copies, adds, matmuls and transposes between a few tiles and tensors, any part of them."""
-    toy = Toy()
-    source = toy.input(PARTITIONS, COLUMNS)
+    writer = _Writer(draw)
+    toy, emit, source = writer.toy, writer.emit, writer.source
     result = toy.output(PARTITIONS, COLUMNS)
-    fill = draw(st.sampled_from([None, None, 0.0, 1.5]))
+    fill = draw(st.sampled_from([None, 0.0, 1.5]))
     sbuf = [toy.sbuf(PARTITIONS, COLUMNS, fill=fill if i == 0 else None) for i in range(3)]
     psum = [toy.psum(PARTITIONS, COLUMNS) for _ in range(2)]
-    if draw(st.booleans()):
-        for tile in sbuf:
-            toy.emit("dma_copy", dst=tile, src=source)
-    for _ in range(draw(st.integers(1, 14))):
-        op = draw(
-            st.sampled_from(
-                ["load", "store", "add", "copy", "memset", "matmul", "transpose", "rmw", "fresh"]
-            )
-        )
+    for op in draw(st.lists(st.sampled_from(_OPS), min_size=1, max_size=14)):
         rows, columns = draw(st.integers(1, PARTITIONS)), draw(st.integers(1, COLUMNS))
         if draw(st.booleans()):
             rows, columns = PARTITIONS, COLUMNS
@@ -123,33 +155,41 @@ def straight_line(draw: st.DrawFn) -> Program:
 
         on_chip = sbuf + psum
         if op == "load":
-            toy.emit("dma_copy", dst=part(sbuf), src=part([source, result]))
+            emit("dma_copy", dst=part(sbuf), src=part([source, result]))
         elif op == "store":
-            toy.emit("dma_copy", dst=part([result]), src=part(sbuf))
+            emit("dma_copy", dst=part([result]), src=part(sbuf))
         elif op == "add":
-            toy.emit("add", dst=part(on_chip), data1=part(on_chip), data2=part(on_chip))
+            emit("add", dst=part(on_chip), data1=part(on_chip), data2=part(on_chip))
         elif op == "copy":
-            toy.emit("tensor_copy", dst=part(on_chip), src=part(on_chip))
+            emit("tensor_copy", dst=part(on_chip), src=part(on_chip))
         elif op == "memset":
-            toy.emit("memset", attrs={"value": 2.0}, dst=part(on_chip))
+            emit("memset", {"value": 2.0}, dst=part(on_chip))
         elif op == "matmul":
-            flag = draw(st.sampled_from([None, None, None, True, False]))
-            toy.emit(
+            emit(
                 "nc_matmul",
-                attrs={"accumulate": flag},
+                {"accumulate": draw(st.sampled_from([None, None, None, True, False]))},
                 dst=part(psum),
                 stationary=part(sbuf, PARTITIONS, rows),
                 moving=part(sbuf, PARTITIONS, columns),
             )
         elif op == "transpose":
-            toy.emit("nc_transpose", dst=part(psum, rows, rows), src=part(sbuf, rows, rows))
+            emit("nc_transpose", dst=part(psum, rows, rows), src=part(sbuf, rows, rows))
         elif op == "rmw":
-            toy.emit("dma_compute", dst=part([result]), src=part(sbuf))
+            emit("dma_compute", dst=part([result]), src=part(sbuf))
+        elif draw(st.booleans()):
+            sbuf[draw(st.integers(0, 2))] = toy.sbuf(PARTITIONS, COLUMNS)
         else:
-            number = draw(st.integers(0, 2))
-            sbuf[number] = toy.sbuf(PARTITIONS, COLUMNS)
+            psum[draw(st.integers(0, 1))] = toy.psum(PARTITIONS, COLUMNS)
+    shown = draw(st.sampled_from(sbuf + psum))
+    if shown.memory is Memory.PSUM:
+        emit("tensor_copy", dst=sbuf[0][:, :6], src=shown[:, :6])
+        shown = sbuf[0]
     if draw(st.booleans()):
-        toy.emit("dma_copy", dst=result, src=draw(st.sampled_from([sbuf[0], source])))
+        emit("dma_copy", dst=result[:, :6], src=shown[:, :6])
+        if draw(st.sampled_from([True] * 8 + [False])):
+            emit("dma_copy", dst=result[:, 6:], src=sbuf[1][:, 6:])
+    else:
+        emit("dma_copy", dst=result, src=shown)
     return toy.build(result)
 
 

@@ -13,7 +13,7 @@ from nkiwright.autoschedule.plan import (
 )
 from nkiwright.autoschedule.problem import Argument, NotCovered, Problem
 from nkiwright.autoschedule.render import render, space_of
-from nkiwright.autoschedule.search import AutoscheduleSampler, Candidate
+from nkiwright.autoschedule.search import AutoscheduleSampler, Proposal
 from nkiwright.autoschedule.simplify import simplify
 from nkiwright.autoschedule.tracer import trace
 
@@ -21,7 +21,6 @@ __all__ = [
     "Argument",
     "AttentionPlan",
     "AutoscheduleSampler",
-    "Candidate",
     "Graph",
     "Knob",
     "MatmulPlan",
@@ -30,6 +29,7 @@ __all__ = [
     "Op",
     "Plan",
     "Problem",
+    "Proposal",
     "Rendered",
     "RowPlan",
     "Space",

@@ -149,6 +149,7 @@ class AttentionFamily:
             Knob("skip_masked", (True, False) if is_causal else (False,)),
             Knob("scale_on", ("scores", "exponent") if self._head.scale else ("scores",)),
             Knob("mask_all", (False, True) if is_causal else (False,)),
+            Knob("skewed", (False, True)),
             Knob("load_queue", QUEUES),
             Knob("store_queue", QUEUES[:-1]),
         )
@@ -164,6 +165,7 @@ class AttentionFamily:
             skip_masked=bool(values["skip_masked"]),
             scale_on="exponent" if values["scale_on"] == "exponent" else "scores",
             mask_all=bool(values["mask_all"]),
+            skewed=bool(values["skewed"]),
             load_queue=cast("Queue", values["load_queue"]),
             store_queue=cast("Queue", values["store_queue"]),
         )
@@ -239,21 +241,29 @@ class _Renderer:
         self._load_values(values)
         lines.add()
         query, stop, rows, keys = new("query"), new("query_stop"), new("rows"), new("keys")
-        with lines.block(f"for {query} in range(0, {self._n}, {self._p}):"):
-            lines.add(f"{stop} = min({query} + {self._p}, {self._n})")
-            lines.add(f"{rows} = {stop} - {query}")
-            turned = new(f"{head.query}_turned")
-            lines.allocate(turned, (self._d, rows), head.dtype)
-            self._account.sbuf((128,) * len(self._n_sizes), head.dtype, 2)
-            self._load_turned(head.query, turned, query, stop, 1)
-            if plan.skip_masked:
-                lines.comment("Keys after the last query of the tile are masked: leave them out.")
-                lines.add(f"{keys} = min({stop}{self._offset()}, {self._s})")
-            else:
-                lines.add(f"{keys} = {self._s}")
-            scores = self._scores(turned, keys_turned, rows, keys, query)
-            scores = self._mask(scores, rows, keys, query)
-            self._softmax_product(scores, values, rows, keys, query, stop)
+        weights, total = new("weights"), new("total")
+        state = ", ".join((weights, total, query, stop, rows, keys))
+        if plan.skewed:
+            waiting, ready, tile = new("waiting"), new("ready"), new("tile_start")
+            lines.comment(
+                "The weights of a tile are begun before the tile before it is multiplied with the "
+                "values, so that the tensor engine does not wait for the softmax."
+            )
+            lines.add(f"{waiting} = None")
+            with lines.block(f"for {tile} in range(0, {self._n} + {self._p}, {self._p}):"):
+                lines.add(f"{ready} = None")
+                with lines.block(f"if {tile} < {self._n}:"):
+                    lines.add(f"{query} = {tile}")
+                    self._weights(keys_turned, query, stop, rows, keys, weights, total)
+                    lines.add(f"{ready} = ({state})")
+                with lines.block(f"if {waiting} is not None:"):
+                    lines.add(f"{state} = {waiting}")
+                    self._product(weights, total, values, rows, keys, query, stop)
+                lines.add(f"{waiting} = {ready}")
+        else:
+            with lines.block(f"for {query} in range(0, {self._n}, {self._p}):"):
+                self._weights(keys_turned, query, stop, rows, keys, weights, total)
+                self._product(weights, total, values, rows, keys, query, stop)
         lines.add()
         lines.add(f"return {out.name}")
         text = "\n".join(
@@ -262,6 +272,33 @@ class _Renderer:
         return Rendered(
             source=text, sbuf_bytes=self._account.sbuf_bytes, psum_banks=self._account.banks
         )
+
+    def _weights(
+        self,
+        keys_turned: str,
+        query: str,
+        stop: str,
+        rows: str,
+        keys: str,
+        weights: str,
+        total: str,
+    ) -> None:
+        """Emit the softmax of one query tile, not normalised yet."""
+        lines, plan, head = self._lines, self._plan, self._head
+        lines.add(f"{stop} = min({query} + {self._p}, {self._n})")
+        lines.add(f"{rows} = {stop} - {query}")
+        turned = self._names.new(f"{head.query}_turned")
+        lines.allocate(turned, (self._d, rows), head.dtype)
+        self._account.sbuf((128,) * len(self._n_sizes), head.dtype, 2)
+        self._load_turned(head.query, turned, query, stop, 1)
+        if plan.skip_masked:
+            lines.comment("Keys after the last query of the tile are masked: leave them out.")
+            lines.add(f"{keys} = min({stop}{self._offset()}, {self._s})")
+        else:
+            lines.add(f"{keys} = {self._s}")
+        scores = self._scores(turned, keys_turned, rows, keys)
+        self._mask(scores, keys, query)
+        self._softmax(scores, weights, total, rows, keys)
 
     def _offset(self) -> str:
         """The mask's diagonal as something to add: queries see keys up to row + offset."""
@@ -328,7 +365,7 @@ class _Renderer:
                 *queue,
             )
 
-    def _scores(self, query: str, keys_turned: str, rows: str, keys: str, start: str) -> str:
+    def _scores(self, query: str, keys_turned: str, rows: str, keys: str) -> str:
         lines, plan = self._lines, self._plan
         scores, psum = self._names.new("scores"), self._names.new("score_tile")
         key, stop = self._key, self._key_stop
@@ -373,9 +410,9 @@ class _Renderer:
                 f"operand0={self._scale}",
             )
 
-    def _mask(self, scores: str, rows: str, keys: str, query: str) -> str:
+    def _mask(self, scores: str, keys: str, query: str) -> None:
         if self._head.triangle is None:
-            return scores
+            return
         lines, offset = self._lines, self._offset()
         first = "0"
         if not self._plan.mask_all:
@@ -394,16 +431,10 @@ class _Renderer:
             f"on_false_value={FILL!r}",
             "cmp_op=nl.greater_equal",
         )
-        return scores
 
-    def _softmax_product(
-        self, scores: str, values: str, rows: str, keys: str, query: str, query_stop: str
-    ) -> None:
+    def _softmax(self, scores: str, weights: str, total: str, rows: str, keys: str) -> None:
         lines, plan, head = self._lines, self._plan, self._head
-        new = self._names.new
-        largest, total, inverse, weights = map(
-            new, ("minus_largest", "total", "inverse", "weights")
-        )
+        largest = self._names.new("minus_largest")
         lines.allocate(largest, (rows, 1), "float32")
         lines.call(
             "nisa.tensor_reduce", f"dst={largest}", "op=nl.maximum", f"data={scores}", "axis=1",
@@ -423,7 +454,20 @@ class _Renderer:
             "nisa.activation_reduce", f"dst={weights}", "op=nl.exp", f"data={scores}",
             "reduce_op=nl.add", f"reduce_res={total}", f"bias={largest}", *scale,
         )  # fmt: skip
-        product = new("product")
+
+    def _product(
+        self,
+        weights: str,
+        total: str,
+        values: str,
+        rows: str,
+        keys: str,
+        query: str,
+        query_stop: str,
+    ) -> None:
+        """Emit the product of one tile's weights with the values, normalised, and its store."""
+        lines, plan, new = self._lines, self._plan, self._names.new
+        product, inverse = new("product"), new("inverse")
         lines.allocate(product, (rows, self._v), "float32", "psum")
         self._account.psum(1)
         self._multiply_values(weights, values, product, rows, keys)

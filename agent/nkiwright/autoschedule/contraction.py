@@ -155,6 +155,7 @@ class MatmulFamily:
             Knob("tile_n", tuple(t for t in (256, 512) if t <= min(bank, limits.moving_free_max))),
             Knob("banks", (1, 2, 4)),
             Knob("order", ("mn", "nm")),
+            Knob("k_order", ("inner", "outer")),
             Knob("load_k", (1, 2, 4, 8, 16)),
             Knob("transposition", ("dma", "pe") if needs_transposition else ("dma",)),
             Knob("eviction", ("vector",) if has_epilogue else ("vector", "scalar", "alternate")),
@@ -179,6 +180,7 @@ class MatmulFamily:
             tile_n=tile_n,
             banks=int(values["banks"]) if tile_n == bank else 1,
             order="mn" if values["order"] == "mn" else "nm",
+            k_order="outer" if values["k_order"] == "outer" else "inner",
             load_k=int(values["load_k"]),
             transposition="pe" if values["transposition"] == "pe" else "dma",
             eviction=cast("Eviction", values["eviction"]),
@@ -454,6 +456,7 @@ class _Renderer:
         column, column_stop = new("column"), new("column_stop")
         span = self._tn if plan.banks == 1 else f"{plan.banks} * {self._tn}"
         body.add()
+        held = self._multiply_block(body, row, row_stop) if plan.k_order == "outer" else {}
         with body.block(f"for {row} in range({self._m0}, {self._m1}, {self._p}):"):
             body.add(f"{row_stop} = min({row} + {self._p}, {self._m1})")
             body.add(f"{rows} = {row_stop} - {row}")
@@ -466,7 +469,20 @@ class _Renderer:
                 self._account.sbuf(widths, out.dtype, 2)
             with body.block(f"for {column} in range({self._n0}, {self._n1}, {span}):"):
                 body.add(f"{column_stop} = min({column} + {span}, {self._n1})")
-                views = self._multiply(body, row, row_stop, rows, column, column_stop)
+                if held:
+                    at = f"({row} - {self._m0}) // {self._p}"
+                    part = f"{column} - {self._n0}:{column_stop} - {self._n0}"
+                    views = {
+                        node: View(
+                            f"{psum}[:{rows}, {at}, {part}]",
+                            Layout.TILE,
+                            "float32",
+                            in_psum=True,
+                        )
+                        for node, psum in held.items()
+                    }
+                else:
+                    views = self._multiply(body, row, row_stop, rows, column, column_stop)
                 self._epilogue(body, views, outs, row, row_stop, rows, column, column_stop)
             body.add()
             for out, number in zip(problem.outputs, graph.outputs, strict=True):
@@ -476,6 +492,40 @@ class _Renderer:
                     f"src={outs[number]}",
                     *queue_arguments(plan.store_queue),
                 )
+
+    def _multiply_block(self, body: Lines, row: str, row_stop: str) -> dict[int, str]:
+        """Emit the products of a whole block, K outside: work starts with the first load."""
+        new, plan, limits = self._names.new, self._plan, self._machine.limits
+        held: dict[int, str] = {}
+        body.comment("The whole block accumulates in PSUM while K passes by.")
+        for product in self._products:
+            psum = new("product")
+            held[product.node] = psum
+            m_tiles = f"({self._m1} - {self._m0} + {self._p} - 1) // {self._p}"
+            body.allocate(psum, (self._p, m_tiles, self._bn), "float32", "psum")
+            tiles = -(-min(plan.block_m, max(self._m_sizes)) // limits.partitions)
+            self._account.psum(tiles * plan.block_n * 4 // limits.psum_bank_bytes, 1)
+        k, depth, at, end = self._k_tile, self._depth, new("move"), new("move_stop")
+        with body.block(f"for {k} in range({self._kt}):"):
+            body.add(f"{depth} = min({self._p}, {self._k} - {k} * {self._p})")
+            with body.block(f"for {row} in range({self._m0}, {self._m1}, {self._p}):"):
+                body.add(f"{row_stop} = min({row} + {self._p}, {self._m1})")
+                with body.block(f"for {at} in range({self._n0}, {self._n1}, {self._tn}):"):
+                    body.add(f"{end} = min({at} + {self._tn}, {self._n1})")
+                    columns = f"{at} - {self._n0}:{end} - {self._n0}"
+                    for product in self._products:
+                        left = self._tiles[product.left.node]
+                        right = self._tiles[product.right.node]
+                        body.call(
+                            "nisa.nc_matmul",
+                            f"dst={held[product.node]}[:{row_stop} - {row}, "
+                            f"({row} - {self._m0}) // {self._p}, {columns}]",
+                            f"stationary={left.tile}[:{depth}, {k}, {row} - {self._m0}:"
+                            f"{row_stop} - {self._m0}]",
+                            f"moving={right.tile}[:{depth}, {k}, {columns}]",
+                            f"accumulate={k} > 0",
+                        )
+        return held
 
     def _multiply(
         self, body: Lines, row: str, row_stop: str, rows: str, column: str, column_stop: str

@@ -114,6 +114,8 @@ class Emitter:
     """Values that exist; the emitter adds what it makes."""
     destinations: dict[int, Callable[[], View]] = field(default_factory=dict)
     """Node -> makes the tile that it must be written to."""
+    carries: Mapping[int, str] = field(default_factory=dict)
+    """CUMSUM node -> variable that holds the sum of what came before this tile."""
     _row_lines: Lines | None = None
     _ones: str = ""
     _index: str = "j"
@@ -218,10 +220,14 @@ class Emitter:
             case "tensor_tensor_scan":
                 ones = f"{self._ones_tile()}[:{self.rows}, :].broadcast(1, {self.width(step.dst)})"
                 arguments[1:1] = [f"data0={ones}"]
-                arguments += ["initial=0.0", "op0=nl.multiply", "op1=nl.add"]
+                initial = self.carries.get(step.dst, "0.0")
+                arguments += [f"initial={initial}", "op0=nl.multiply", "op1=nl.add"]
             case "affine_select":
                 arguments += self._triangle(node)
         lines.call(f"nisa.{call}", *arguments)
+        if step.dst in self.carries:
+            width = self.width(step.dst)
+            lines.add(f"{self.carries[step.dst]} = {dst.variable}[:, {width} - 1:{width}]")
         if step.dst != step.reduce_to:
             self.views[step.dst] = dst
 
@@ -408,9 +414,7 @@ class Emitter:
         if isinstance(no, Number):
             self.body.call("nisa.memset", f"dst={target}", f"value={self.number(no.node)}")
         else:
-            self.body.call(
-                "nisa.tensor_copy", f"dst={target}", f"src={self._operand(no, False)}"
-            )
+            self.body.call("nisa.tensor_copy", f"dst={target}", f"src={self._operand(no, False)}")
         source = self._operand(yes, False)
         if isinstance(yes, Ref) and self.views[yes.node].dtype != dst.dtype:
             exact = self.allocate(step.dst, dst.dtype, self.names.new("exact"))

@@ -47,6 +47,10 @@ class RowPlan:
     """Choice point -> engine or form, where several are legal; sorted."""
     family: Literal["rows"] = "rows"
 
+    def to_json(self) -> dict[str, object]:
+        """Return the plan as plain data."""
+        return plain(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulPlan:
@@ -62,6 +66,8 @@ class MatmulPlan:
     """PSUM banks that one epilogue reads at a time."""
     order: Order
     """Which block loop is outside: its operand is loaded once."""
+    k_order: Literal["inner", "outer"]
+    """Whether K runs inside each PSUM tile, or outside over a whole block held in PSUM."""
     load_k: int
     """K tiles of 128 that one copy brings."""
     transposition: Transposition
@@ -72,6 +78,10 @@ class MatmulPlan:
     store_queue: Queue
     engines: tuple[tuple[str, str], ...]
     family: Literal["matmul"] = "matmul"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the plan as plain data."""
+        return plain(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +99,10 @@ class TransposePlan:
     load_queue: Queue
     store_queue: Queue
     family: Literal["transpose"] = "transpose"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the plan as plain data."""
+        return plain(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +124,15 @@ class AttentionPlan:
     """Where the factor on the scores is applied."""
     mask_all: bool
     """Whether the mask is applied to whole rows instead of the tile on the diagonal."""
+    skewed: bool
+    """Whether the scores of a query tile are begun before the tile before it is finished."""
     load_queue: Queue
     store_queue: Queue
     family: Literal["attention"] = "attention"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the plan as plain data."""
+        return plain(self)
 
 
 Plan = RowPlan | MatmulPlan | TransposePlan | AttentionPlan
@@ -125,12 +145,17 @@ _CLASSES: Mapping[str, type[RowPlan | MatmulPlan | TransposePlan | AttentionPlan
 }
 
 
+def plain(plan: Plan) -> dict[str, object]:
+    """Return a plan as plain data."""
+    data: dict[str, object] = dataclasses.asdict(plan)
+    if not isinstance(plan, TransposePlan | AttentionPlan):
+        data["engines"] = dict(plan.engines)
+    return data
+
+
 def plan_to_json(plan: Plan) -> str:
     """Return a plan as one line of JSON with sorted keys."""
-    data = dataclasses.asdict(plan)
-    if "engines" in data:
-        data["engines"] = dict(data["engines"])
-    return json.dumps(data, sort_keys=True)
+    return json.dumps(plain(plan), sort_keys=True)
 
 
 def plan_from_json(text: str) -> Plan:

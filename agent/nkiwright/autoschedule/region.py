@@ -377,6 +377,9 @@ class Selector:
                 engine = self._choice(node, *engines)
                 if engine != "scalar":
                     return self._tensor_tensor(node, argument, argument, Op.MULTIPLY, engine)
+            case Op.RSQRT | Op.SQRT if layout is Layout.ROW and argument not in self.in_psum:
+                if self._choice(node, "scalar", "vector") == "vector":
+                    return self._power(node)
             case Op.RELU if self._choice(node, "scalar", "vector") == "vector":
                 return self._tensor_scalar(node)
             case Op.RECIPROCAL:
@@ -390,6 +393,24 @@ class Selector:
                         layout=layout,
                     )
         return self._activation(node)
+
+    def _power(self, node: Node) -> Step:
+        """Select a root as a power on the vector engine, with the addition before it."""
+        base = node.args[0]
+        operands: list[tuple[str, Operand]] = []
+        inner = self._narrow(self.graph[base], (Op.ADD, Op.MULTIPLY))
+        if inner is not None and self._is_free(base, Layout.ROW):
+            operands = [("op0", f"nl.{self.graph[base].op}"), ("operand0", self._operand(inner[1]))]
+            base = inner[0]
+        stage = 1 if operands else 0
+        exponent = "-0.5" if node.op is Op.RSQRT else "0.5"
+        operands += [(f"op{stage}", "nl.power"), (f"operand{stage}", exponent)]
+        return Step(
+            call="tensor_scalar",
+            dst=node.number,
+            operands=(("data", Ref(base)), *operands),
+            layout=Layout.ROW,
+        )
 
     def _activation(self, node: Node) -> Step:
         """Select `f(data * scale + bias)` on the scalar engine."""

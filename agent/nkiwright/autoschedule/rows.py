@@ -67,7 +67,7 @@ class RowFamily:
         rows, width = math.prod(shape[:-1]), shape[-1]
         packs = [p for p in _PACKS if p == 1 or self._machine.limits.partitions * p <= rows]
         chunks = [0]
-        if all(n.op in ELEMENTWISE | {Op.INPUT, Op.SCALAR} for n in graph):
+        if all(n.op in ELEMENTWISE | {Op.INPUT, Op.SCALAR, Op.CUMSUM} for n in graph):
             chunks += [c for c in _CHUNKS if c < width]
         layouts: list[Value] = ["rows"]
         if self._is_flat:
@@ -267,6 +267,10 @@ class _Renderer:
         self._n_pack = new("PACK") if self._is_packed else ""
         self._n_chunk = new("CHUNK") if plan.chunk else ""
         self._n_buffers = new("BUFFERS") if plan.buffers > 2 else ""
+        self._carries = {
+            n.number: new("carry") for n in self._graph if n.op is Op.CUMSUM and self._column
+        }
+        """Running sums that continue from one piece of a row to the next."""
 
     # -- the kernel ------------------------------------------------------------------------------
 
@@ -371,6 +375,8 @@ class _Renderer:
                     width = self._row_width()
                     if needs_block:
                         lines.add(f"{self._block} = 0")
+                    for carry in self._carries.values():
+                        lines.add(f"{carry} = 0.0")
                     with lines.block(f"for {self._column} in range(0, {width}, {self._n_chunk}):"):
                         lines.add(f"{self._width} = min({self._n_chunk}, {width} - {self._column})")
                         self._tile(lines)
@@ -432,6 +438,7 @@ class _Renderer:
             in_place=self._plan.in_place,
             partitions=self._n_partitions,
             views=self._views,
+            carries=self._carries,
         )
         for out, number in zip(problem.outputs, graph.outputs, strict=True):
             if self._writes_directly(number, out.dtype):
@@ -625,6 +632,7 @@ class _Renderer:
         if self._graph.outputs.count(number) > 1:
             return False
         is_read = any(number in step.reads for step in self._region.steps)
+        is_read = is_read or number in self._carries
         same = dtype == "float32"
         if is_read and not same:
             return False

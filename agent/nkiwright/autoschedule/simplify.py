@@ -85,8 +85,9 @@ RECOGNISED = (
     Op.RELU, Op.RSQRT, Op.SQUARE, Op.ABS, Op.RECIPROCAL, Op.EXP, Op.COPY,
 )  # fmt: skip
 SAMPLES: Samples = np.concatenate(
-    [np.linspace(-6.3, 6.1, 83), [-31.7, -17.3, -9.1, 9.7, 16.9, 29.3, 0.013, -0.021]]
+    [[-29.3, -16.9, -9.7], np.linspace(-6.3, 6.3, 84), [9.7, 16.9, 29.3]]
 )
+"""Symmetric about 0, so that reversed samples of f are samples of f(-x)."""
 
 
 def evaluate(op: Op, args: list[Samples]) -> Samples:
@@ -97,6 +98,9 @@ def evaluate(op: Op, args: list[Samples]) -> Samples:
         if op is Op.WHERE:
             return np.where(args[0] != 0, args[1], args[2])
         return np.asarray(_BINARY[op](*args), dtype=np.float64)
+
+
+_RECOGNISED_VALUES: dict[Op, Samples] = {op: evaluate(op, [SAMPLES]) for op in RECOGNISED}
 
 
 def simplify(graph: Graph) -> Graph:
@@ -115,26 +119,28 @@ def _recognise(graph: Graph) -> Graph:
     """Replace the largest trees that equal a native function of one value."""
     builder = GraphBuilder()
     mapped: dict[int, int] = {}
-    replaced: dict[int, tuple[Op, int]] = {}
+    replaced: dict[int, tuple[Op, int, bool]] = {}
     for node in reversed(graph.nodes):
         found = _native(graph, node)
         if found is not None:
             replaced[node.number] = found
     for node in graph.nodes:
         if node.number in replaced:
-            op, pivot = replaced[node.number]
-            mapped[node.number] = (
-                mapped[pivot]
-                if op is Op.COPY
-                else builder.add(op, (mapped[pivot],), shape=node.shape, line=node.line)
-            )
+            op, pivot, is_negated = replaced[node.number]
+            argument = mapped[pivot]
+            if is_negated:
+                pair = (argument, builder.scalar(-1.0))
+                argument = builder.add(Op.MULTIPLY, pair, shape=node.shape, line=node.line)
+            if op is not Op.COPY:
+                argument = builder.add(op, (argument,), shape=node.shape, line=node.line)
+            mapped[node.number] = argument
         else:
             mapped[node.number] = builder.copy(node, tuple(mapped[a] for a in node.args))
     return builder.finish(tuple(mapped[n] for n in graph.outputs))
 
 
-def _native(graph: Graph, node: Node) -> tuple[Op, int] | None:
-    """Return (function, argument) if `node` is a native function of an earlier node."""
+def _native(graph: Graph, node: Node) -> tuple[Op, int, bool] | None:
+    """Return (function, argument, of minus it) if `node` is a native function of another node."""
     if node.op not in ELEMENTWISE or not any(graph[a].op in ELEMENTWISE for a in node.args):
         return None
     cone: set[int] = set()
@@ -154,8 +160,11 @@ def _native(graph: Graph, node: Node) -> tuple[Op, int] | None:
         for op in RECOGNISED:
             if op is node.op and node.args == (pivot,):
                 return None
-            if _same(values, evaluate(op, [SAMPLES])):
-                return op, pivot
+            if _same(values, _RECOGNISED_VALUES[op]):
+                return op, pivot, False
+        for op in (Op.SIGMOID, Op.SOFTPLUS):
+            if _same(values[::-1], _RECOGNISED_VALUES[op]):
+                return op, pivot, True
     return None
 
 

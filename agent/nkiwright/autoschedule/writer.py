@@ -1,8 +1,8 @@
 """Writes kernel source: indentation, names, allocations, and the account of what they take.
 
 The text is meant to be edited by people: one instruction a line where it fits, constants with
-names, a comment where a step is not obvious.  Lines before the loops and inside them are kept apart,
-so that what is hoisted can be decided while the body is written.
+names, a comment where a step is not obvious.  Lines before the loops and inside them are kept
+apart, so that what is hoisted can be decided while the body is written.
 """
 
 from __future__ import annotations

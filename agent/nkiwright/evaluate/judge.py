@@ -264,7 +264,8 @@ class Judge:
         executed = None
         if traced.program.loops:
             case = self._case(Stage.MAIN, self.task.main, 0)
-            executed = self._execute(traced, case).executed
+            trips = self._execute(traced, case).trips
+            executed = None if trips is None else trips.executed
         return profile_program(traced.program, self.machine, executed=executed)
 
     # -- refusals -----------------------------------------------------------------------------

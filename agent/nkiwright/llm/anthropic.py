@@ -16,7 +16,7 @@ from nkiwright.llm.service import (
     broken_off,
     find_key,
     guarded,
-    is_loopback,
+    http_options,
     no_answer,
     opened,
 )
@@ -50,8 +50,8 @@ def make_anthropic(
     Raises:
         ModelError: The key is missing.
     """
-    named = base_url or environ.get(URL_VARIABLE)
-    url = (named or HOSTED_URL).rstrip("/").removesuffix("/v1")
+    url = base_url or environ.get(URL_VARIABLE) or HOSTED_URL
+    url = url.rstrip("/").removesuffix("/v1")
     model = f"anthropic:{name}"
     service = Service(
         model=model,
@@ -123,9 +123,7 @@ def _client(service: Service, exchange: Exchange, max_retries: int) -> AsyncAnth
     """Make the client of one call; a shared one would be bound to one event loop."""
     import anthropic
 
-    http = anthropic.DefaultAsyncHttpxClient(
-        event_hooks={"response": [exchange.note]}, trust_env=not is_loopback(service.url)
-    )
+    http = anthropic.DefaultAsyncHttpxClient(**http_options(service, exchange))
     return anthropic.AsyncAnthropic(
         api_key=service.key,
         base_url=service.url,

@@ -1,7 +1,8 @@
 """OpenAI's models, and every server that speaks its chat completions.
 
-The hosted service is asked through its Responses interface; a server named by a base URL through
-chat completions, which is what compatible servers speak, each in its own dialect.
+The service itself is asked through its Responses interface, also where `OPENAI_BASE_URL` says that
+it is reached through a gateway.  A server named by our own base URL is asked through chat
+completions, which is what compatible servers speak, each in its own dialect.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nkiwright.llm.service import (
     failed_response,
     find_key,
     guarded,
-    is_loopback,
+    http_options,
     no_answer,
     opened,
 )
@@ -48,8 +49,8 @@ def make_openai(
 
     Args:
         name: The model's name.
-        base_url: Address of a compatible server, usually ending in `/v1`; without one,
-            `OPENAI_BASE_URL` counts, then the hosted service.
+        base_url: Address of a compatible server, usually ending in `/v1`.  Without one it is the
+            service itself, at `OPENAI_BASE_URL` if that is set.
         environ: The environment.
         timeout_seconds: Longest silence.
         max_retries: Times that a refused or failed request is sent again.
@@ -57,8 +58,7 @@ def make_openai(
     Raises:
         ModelError: The key is missing.
     """
-    named = base_url or environ.get(URL_VARIABLE)
-    url = (named or HOSTED_URL).rstrip("/")
+    url = (base_url or environ.get(URL_VARIABLE) or HOSTED_URL).rstrip("/")
     model = f"openai:{name}"
     service = Service(
         model=model,
@@ -68,7 +68,7 @@ def make_openai(
         key=find_key(KEY_VARIABLE, model, url, environ),
         timeout_seconds=timeout_seconds,
     )
-    kind = ResponsesModel if service.is_hosted else ChatModel
+    kind = ResponsesModel if base_url is None else ChatModel
     return kind(service, max_retries=max_retries)
 
 
@@ -76,9 +76,7 @@ def _client(service: Service, exchange: Exchange, max_retries: int) -> AsyncOpen
     """Make the client of one call; a shared one would be bound to one event loop."""
     import openai
 
-    http = openai.DefaultAsyncHttpxClient(
-        event_hooks={"response": [exchange.note]}, trust_env=not is_loopback(service.url)
-    )
+    http = openai.DefaultAsyncHttpxClient(**http_options(service, exchange))
     return openai.AsyncOpenAI(
         api_key=service.key,
         base_url=service.url,
@@ -257,7 +255,7 @@ class ChatModel:
                     if reply.is_overlong:
                         finish = "length"
                         break
-        if finish is None and usage is None and not reply.text:
+        if finish is None and not reply.text:
             raise no_answer(service, exchange)
         return Completion(
             text=reply.text,
@@ -313,9 +311,10 @@ def _chat_usage(usage: object, call: ModelCall, text: str) -> Usage:
     received, sent = read_count(usage, "completion_tokens"), read_count(usage, "prompt_tokens")
     if received is None or sent is None:
         return estimated_usage(call, text)
+    total = read_count(usage, "total_tokens") or 0
     return Usage(
         input_tokens=sent,
-        output_tokens=received,
+        output_tokens=max(received, total - sent),  # some servers count reasoning in the total only
         cached_input_tokens=read_count(usage, "prompt_tokens_details", "cached_tokens"),
         reasoning_tokens=read_count(usage, "completion_tokens_details", "reasoning_tokens"),
     )

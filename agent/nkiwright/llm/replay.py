@@ -92,7 +92,9 @@ def read_recording(path: Path) -> list[Row]:
         ) from exc
     rows: list[Row] = []
     lines = text.split("\n")
-    for number, line in enumerate(lines[:-1], start=1):
+    if not _is_json(lines[-1]):
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
@@ -121,7 +123,7 @@ class Recorder:
         self._asked: Counter[str] = Counter(row.digest for row in rows)
         self._lock = threading.Lock()
         if path.exists():
-            _drop_torn_line(path)
+            _mend_last_line(path)
 
     @property
     def name(self) -> str:
@@ -254,9 +256,21 @@ def _common_length(one: str, two: str) -> int:
     return next(different, min(len(one), len(two)))
 
 
-def _drop_torn_line(path: Path) -> None:
-    """Remove a last line that a crash cut off, so that the next row begins a line of its own."""
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _mend_last_line(path: Path) -> None:
+    """Make the next row begin a line of its own: end the last one, or drop it if it was cut off."""
     with path.open("r+b") as file:
         data = file.read()
-        if data and not data.endswith(b"\n"):
-            file.truncate(data.rfind(b"\n") + 1)
+        start = data.rfind(b"\n") + 1
+        last = data[start:]
+        if last and _is_json(last.decode(errors="replace")):
+            file.write(b"\n")
+        elif last:
+            file.truncate(start)

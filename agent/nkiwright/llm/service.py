@@ -51,9 +51,14 @@ class Exchange:
     """What is known of the last HTTP answer of one call; for messages."""
 
     status: int | None = None
+    """None while a request, the first or a retry, waits for its answer."""
     content_type: str = ""
     body: str | None = None
     """The answer's text, if it is no event stream and short."""
+
+    async def begin(self, request: httpx2.Request) -> None:
+        """Forget the answer before; an HTTP client's request hook."""
+        self.status = None
 
     async def note(self, response: httpx2.Response) -> None:
         """Remember an answer; an HTTP client's response hook."""
@@ -74,6 +79,22 @@ def is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def http_options(service: Service, exchange: Exchange) -> dict[str, Any]:
+    """Return the options of the HTTP client of one call.
+
+    A server on this machine is reached without proxies, and no certificates are loaded for it
+    (which takes longer than its shortest answers): without redirects it cannot lead to TLS.
+    """
+    options: dict[str, Any] = {
+        "event_hooks": {"request": [exchange.begin], "response": [exchange.note]}
+    }
+    if is_loopback(service.url):
+        options["trust_env"] = False
+        if service.url.startswith("http://"):
+            options |= {"verify": False, "follow_redirects": False}
+    return options
 
 
 def find_key(variable: str, model: str, url: str, environ: Mapping[str, str]) -> str:
@@ -167,7 +188,7 @@ def explain(error: Exception, service: Service, exchange: Exchange) -> ModelErro
 def no_answer(service: Service, exchange: Exchange) -> ModelError:
     """Return the one line for an answer that held neither text nor an end."""
     if exchange.content_type == "text/event-stream":
-        return _garbage("an empty event stream", service)
+        return _garbage("an event stream without an answer in it", service)
     if exchange.body is not None and not exchange.body.strip():
         return _garbage(f"an empty body (status {exchange.status})", service)
     kind = exchange.content_type or "data of no stated type"
@@ -253,7 +274,7 @@ def _status_hint(status: int, words: str, service: Service) -> str:
     if status == 404:
         if service.is_hosted:
             return "check the model's name"
-        return "check the model's name and --base-url, which usually ends in /v1"
+        return "check the model's name, and that --base-url is right: it usually ends in /v1"
     if status == 429:
         if "quota" in words or "billing" in words or "credit" in words:
             return f"the account has no credit left: add some; {_AUTOSCHEDULE_HINT}"
@@ -276,12 +297,13 @@ def _unreachable(error: Exception, service: Service, exchange: Exchange) -> Mode
             is_transient=True,
             may_be_billed=True,
         )
-    if kind == "RemoteProtocolError" or kind == "ReadError":
+    if kind in ("RemoteProtocolError", "ReadError", "WriteError"):
         return _model_error(
             f"{service.place} closed the connection without an answer ({words})",
             service,
             hint=_connect_hint(service),
             is_transient=True,
+            may_be_billed=True,
         )
     return _model_error(
         f"{service.place} cannot be reached ({words})",

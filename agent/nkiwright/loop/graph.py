@@ -38,7 +38,7 @@ def build_graph(nodes: Nodes, checkpointer: Any | None = None) -> Any:
         result = await lineage_graph.ainvoke(state)
         return {"candidates": result.get("candidates", [])}
 
-    def fan_out(state: LoopState) -> list[Send] | str:
+    def fan_out(state: LoopState) -> Any:
         if state.get("stopped"):
             return END
         first = state["drafted"] - state["width"]

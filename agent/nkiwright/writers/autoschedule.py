@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+from nkisim.machine.load import load_machine
+from nkiwright.autoschedule.plan import plan_to_json
 from nkiwright.autoschedule.problem import Argument, NotCovered, Problem
 from nkiwright.autoschedule.search import AutoscheduleSampler, Proposal
 from nkiwright.candidate import Candidate, Draft
@@ -39,7 +42,9 @@ class AutoscheduleWriter:
 
     def __init__(self, task: Task, *, machine: str, seed: int) -> None:
         try:
-            self._sampler = AutoscheduleSampler(problem_of(task), machine=machine, seed=seed)
+            self._sampler = AutoscheduleSampler(
+                problem_of(task), load_machine(machine), seed=seed
+            )
         except NotCovered as error:
             raise NotCoveredError(
                 str(error),
@@ -61,8 +66,8 @@ class AutoscheduleWriter:
         self._open[index] = proposal
         return Draft(
             source=proposal.source,
-            origin="mutation" if proposal.is_mutation else "sample",
-            plan=proposal.plan.to_json(),
+            origin="sample" if proposal.parent is None else "mutation",
+            plan=json.loads(plan_to_json(proposal.plan)),
         )
 
     async def repair(self, lineage: Sequence[Candidate]) -> Draft:
@@ -76,4 +81,5 @@ class AutoscheduleWriter:
             return
         evaluation = candidate.evaluation
         error = None if candidate.is_correct or evaluation is None else evaluation.message
-        self._sampler.tell(proposal, candidate.latency_ns, error)
+        binding = None if evaluation is None else evaluation.binding
+        self._sampler.tell(proposal, candidate.latency_ns, error, binding=binding)

@@ -174,7 +174,7 @@ class ModelWriter:
                     call=number,
                     usage=UsageEvent(
                         input_tokens=usage.input_tokens,
-                        cached_tokens=usage.cached_input_tokens,
+                        cached_tokens=usage.cached_input_tokens or 0,
                         output_tokens=usage.output_tokens,
                         usd=cost_usd(self._model.name, usage),
                     ),

@@ -21,6 +21,8 @@ from nkisim.memory.liveness import first_and_last_use
 
 Flags = npt.NDArray[np.bool_]
 _FAR = np.iinfo(np.int64).max
+_SCANNED_FLAGS = 1 << 16
+"""Larger maps are never searched for completeness, only under each access."""
 
 
 def tracked_buffers(program: Program, access: SlotAccess) -> Flags:
@@ -215,7 +217,7 @@ class Coverage:
         flags = self.flags[buffer]
         if flags is None:
             return True
-        if self._is_dirty[buffer]:
+        if self._is_dirty[buffer] and flags.size <= _SCANNED_FLAGS:
             self._is_dirty[buffer] = False
             if flags.all():
                 self.flags[buffer] = None

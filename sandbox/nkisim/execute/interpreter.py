@@ -7,6 +7,7 @@ nothing has written is an error with its line.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -44,6 +45,7 @@ def execute(
     fuel: Fuel = DEFAULT_FUEL,
     ops: OpTable | None = None,
     seed: int = 0,
+    allow_unwritten_reads: bool = False,
 ) -> Execution:
     """Run `program` once.
 
@@ -53,12 +55,17 @@ def execute(
         fuel: What the run may use.
         ops: The op table; None for nkisim's own.
         seed: Of the device's random generator.
+        allow_unwritten_reads: Let instructions read fresh memory, which holds poison; said in the
+            result's warnings.
 
     Raises:
         KernelError: The kernel breaks a rule that shows only when it runs.
         OutOfFuel: It needs more than `fuel`.
     """
-    return Interpreter(program, fuel=fuel, ops=ops).run(inputs, seed=seed)
+    interpreter = Interpreter(
+        program, fuel=fuel, ops=ops, allow_unwritten_reads=allow_unwritten_reads
+    )
+    return interpreter.run(inputs, seed=seed)
 
 
 class Interpreter:
@@ -68,10 +75,16 @@ class Interpreter:
         program: A valid Program.
         fuel: What each run may use.
         ops: The op table; None for nkisim's own.
+        allow_unwritten_reads: As for `execute`.
     """
 
     def __init__(
-        self, program: Program, *, fuel: Fuel = DEFAULT_FUEL, ops: OpTable | None = None
+        self,
+        program: Program,
+        *,
+        fuel: Fuel = DEFAULT_FUEL,
+        ops: OpTable | None = None,
+        allow_unwritten_reads: bool = False,
     ) -> None:
         if ops is None:
             from nkisim.ops.table import OPS
@@ -81,6 +94,7 @@ class Interpreter:
             fuel.check("instructions", len(program))
         self.program = program
         self.fuel = fuel
+        self.allow_unwritten_reads = allow_unwritten_reads
         self.plan = make_plan(program, ops)
         fuel.check("bytes", self.plan.peak_bytes)
         if not program.loops:
@@ -91,7 +105,14 @@ class Interpreter:
 
     def run(self, inputs: Sequence[Array], *, seed: int = 0) -> Execution:
         """Run once; see `execute`."""
-        run = _RunOnce(self.plan, self.fuel, self._pool, seed, is_proven=self._is_proven)
+        run = _RunOnce(
+            self.plan,
+            self.fuel,
+            self._pool,
+            seed,
+            is_proven=self._is_proven,
+            allow_unwritten_reads=self.allow_unwritten_reads,
+        )
         result = run.run(inputs)
         self._is_proven = not self.program.is_dynamic
         return result
@@ -100,10 +121,20 @@ class Interpreter:
 class _RunOnce:
     """One run."""
 
-    def __init__(self, plan: Plan, fuel: Fuel, pool: Pool, seed: int, *, is_proven: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        fuel: Fuel,
+        pool: Pool,
+        seed: int,
+        *,
+        is_proven: bool,
+        allow_unwritten_reads: bool = False,
+    ) -> None:
         program = plan.program
         self.plan, self.program, self.fuel, self.pool = plan, program, fuel, pool
         self.is_proven = is_proven
+        self.allow_unwritten_reads = allow_unwritten_reads
         self.events = plan.later_runs if is_proven else plan.first_run
         self.storage: list[Bytes] = [_NO_STORAGE] * len(program.buffers)
         self.written = Coverage(plan.grain, plan.sizes)
@@ -430,7 +461,14 @@ class _RunOnce:
     def check_written(self, planned: PlannedForm, position: int, buffer: int, offset: int) -> None:
         """Raise if operand `position` reads unwritten elements."""
         missing = self.written.missing(buffer, planned.slots[position].pattern, offset)
-        if missing is not None:
-            raise unwritten_read(
-                self.program, planned.form.op, planned.form.operands[position], buffer, missing
-            )
+        if missing is None:
+            return
+        error = unwritten_read(
+            self.program, planned.form.op, planned.form.operands[position], buffer, missing
+        )
+        if not self.allow_unwritten_reads:
+            raise error
+        self.warnings.add(replace(error.diagnostic, kind="warning"))
+
+
+__all__ = ["DEFAULT_FUEL", "Execution", "Interpreter", "execute"]

@@ -146,6 +146,8 @@ def make_plan(program: Program, ops: OpTable) -> Plan:
         assert event is not None
         later_runs[i] = event._replace(is_careful=False) if event.changes_storage else None
     live = live_ranges(program)
+    grain = grain_bytes(program, access, tracked)
+    flags = np.where(tracked, columns.size_bytes // np.maximum(grain, 1), 0)
     owned = ~columns.is_kind("input") & ~columns.is_kind("constant")
     last = np.where(columns.is_kind("output"), len(program), live.last)
     return Plan(
@@ -157,7 +159,7 @@ def make_plan(program: Program, ops: OpTable) -> Plan:
         operand_bytes=(program.operand_offset * itemsize[slot]).tolist(),
         sizes=columns.size_bytes,
         tracked=tracked,
-        grain=grain_bytes(program, access, tracked),
+        grain=grain,
         holds_results=holds_results,
         results_grain=grain_bytes(program, access, holds_results),
         first_run=first_run,
@@ -167,7 +169,7 @@ def make_plan(program: Program, ops: OpTable) -> Plan:
         loop_children=tuple(tuple(children[n]) for n in range(len(program.loops))),
         top_loops=tuple(children[None]),
         traffic=traffic.astype(np.int64),
-        peak_bytes=peak_bytes(live.first, last, columns.size_bytes * owned, len(program)),
+        peak_bytes=peak_bytes(live.first, last, columns.size_bytes * owned + flags, len(program)),
     )
 
 

@@ -32,8 +32,10 @@ def access_of(spec: OpSpec, form: Form, position: int) -> str:
         return "r"
     param = spec.param(operand.param)
     access = "r" if param is None else param.access
-    if access == "w" and form.attr("accumulate") is True and operand.memory is Memory.PSUM:
-        return "rw"
+    if access == "w":
+        accumulates = form.attr("accumulate") is True and operand.memory is Memory.PSUM
+        if accumulates or form.attr("dst_rmw_op") is not None:
+            return "rw"
     return access
 
 
@@ -47,6 +49,7 @@ def slot_access(program: Program, ops: OpTable) -> SlotAccess:
         spec = ops[form.op]
         skips = any(o.index is not None and o.index.is_skip for o in form.operands)
         adds = form.engine is Engine.TENSOR and spec.param("accumulate") is not None
+        adds = adds and form.attr("is_transpose") is not True
         for position, operand in enumerate(form.operands):
             access = access_of(spec, form, position)
             reads.append("r" in access)

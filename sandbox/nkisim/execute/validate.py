@@ -25,13 +25,20 @@ from nkisim.ops.registry import OpSpec, OpTable, ParamKind
 _REGISTER_KINDS = (ParamKind.REGISTER, ParamKind.REGISTER_OR_INTEGER)
 
 
-def validate(program: Program, machine: Machine, ops: OpTable | None = None) -> None:
+def validate(
+    program: Program,
+    machine: Machine,
+    ops: OpTable | None = None,
+    *,
+    allow_unwritten_reads: bool = False,
+) -> None:
     """Check `program` against the rules of `machine`.
 
     Args:
         program: From anywhere.
         machine: Whose limits hold.
         ops: The op table; None for nkisim's own.
+        allow_unwritten_reads: Let instructions read fresh memory, which holds poison.
 
     Raises:
         KernelError: The kernel breaks a rule.
@@ -50,7 +57,7 @@ def validate(program: Program, machine: Machine, ops: OpTable | None = None) -> 
     check_hbm(program, machine)
     check_capacity(program, machine)
     if not program.loops:
-        check_written(program, access)
+        check_written(program, access, allow_unwritten_reads=allow_unwritten_reads)
 
 
 # -- structure ------------------------------------------------------------------------------------

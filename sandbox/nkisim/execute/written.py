@@ -10,11 +10,16 @@ from nkisim.execute.roles import SlotAccess
 from nkisim.execute.unwritten import unwritten_output, unwritten_read
 from nkisim.ir.program import IntColumn, Program
 
+MAX_FLAGS = 1 << 26
 
-def check_written(program: Program, access: SlotAccess) -> None:
+
+def check_written(
+    program: Program, access: SlotAccess, *, allow_unwritten_reads: bool = False
+) -> None:
     """Check that a straight-line Program reads only what it wrote and writes all of its results.
 
-    Buffers with run-time indices are left to the interpreter.
+    Buffers with run-time indices, and Programs that need very large maps, are left to the
+    interpreter, which has fuel.
     """
     tracked = tracked_buffers(program, access)
     is_indexed = np.array([o.index is not None for o in program.slots] or [False])
@@ -29,12 +34,16 @@ def check_written(program: Program, access: SlotAccess) -> None:
     if not tracked.any():
         return
     columns = program.buffer_columns
-    coverage = Coverage(grain_bytes(program, access, tracked), columns.size_bytes)
+    grain = grain_bytes(program, access, tracked)
+    flags = np.where(tracked, columns.size_bytes // np.maximum(grain, 1), 0)
+    if flags.sum() > MAX_FLAGS:
+        return
+    coverage = Coverage(grain, columns.size_bytes)
     for number in np.flatnonzero(tracked).tolist():
         coverage.reset(number)
     entries = np.flatnonzero(value)
     entries = entries[tracked[buffer[entries]]]
-    _replay(program, access, coverage, entries)
+    _replay(program, access, coverage, entries, allow_unwritten_reads=allow_unwritten_reads)
     for position, output in enumerate(program.outputs):
         if tracked[output.buffer]:
             offset = output.offset * output.pattern.dtype.itemsize
@@ -43,7 +52,14 @@ def check_written(program: Program, access: SlotAccess) -> None:
                 raise unwritten_output(program, position, missing)
 
 
-def _replay(program: Program, access: SlotAccess, coverage: Coverage, entries: IntColumn) -> None:
+def _replay(
+    program: Program,
+    access: SlotAccess,
+    coverage: Coverage,
+    entries: IntColumn,
+    *,
+    allow_unwritten_reads: bool,
+) -> None:
     """Go through the accesses to tracked buffers in program order."""
     slots, flags = program.slots, coverage.flags
     patterns = [operand.pattern for operand in slots]
@@ -67,7 +83,7 @@ def _replay(program: Program, access: SlotAccess, coverage: Coverage, entries: I
             current = instruction
         if flags[b] is None:
             continue
-        if reads[s]:
+        if reads[s] and not allow_unwritten_reads:
             missing = coverage.missing(b, patterns[s], offset * sizes[s])
             if missing is not None:
                 form = program.forms[int(program.form[instruction])]

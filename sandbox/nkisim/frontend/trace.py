@@ -38,7 +38,7 @@ from nkisim.frontend.recorder import REGIONS, Recorder
 from nkisim.frontend.source import SourceMap
 from nkisim.ir.encode import encode
 from nkisim.ir.program import Program
-from nkisim.machine.load import load_machine
+from nkisim.machine.load import load_machine, machine_names
 from nkisim.machine.spec import Machine
 from nkisim.ops.table import OPS
 
@@ -170,6 +170,13 @@ def explain(error: BaseException, source_map: SourceMap) -> NkisimError:
     return KernelError(
         "NKS603", f"the kernel raised {name}: {text}".rstrip(": "), place=place, callers=callers
     )
+
+
+def prepare() -> None:
+    """Load all that a confined child cannot read any more; the fork server calls this once."""
+    for name in machine_names():
+        load_machine(name)
+    environment(None)
 
 
 # -- the child's side ---------------------------------------------------------------------------

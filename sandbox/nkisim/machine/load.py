@@ -35,6 +35,7 @@ PLAIN = ("name", "core", "generation", "calibration")
 ALIASES = {"gen2": "trn1", "inf2": "trn1", "gen3": "trn2", "gen4": "trn3"}
 
 
+@lru_cache(maxsize=1)
 def machine_names() -> tuple[str, ...]:
     """Return the names of the machines that are described."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))

@@ -245,7 +245,7 @@ def _compute(form: Form) -> Run:
 DMA_COMPUTE = OpSpec(
     name="dma_compute",
     params=(
-        Param(name="dst", kind=K.TENSOR, access="rw", memories=DMA_SIDES),
+        Param(name="dst", kind=K.TENSOR, access="w", memories=DMA_SIDES),
         Param(name="srcs", kind=K.TENSORS, memories=DMA_SIDES),
         Param(name="reduce_op", kind=K.OP, choices=("add",)),
         Param(name="scales", kind=K.LABEL, default=None),

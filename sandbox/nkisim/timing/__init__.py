@@ -1,1 +1,1 @@
-"""timing"""
+"""Emulated time."""

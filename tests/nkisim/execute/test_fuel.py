@@ -53,7 +53,7 @@ def _huge() -> Program:
         (_loop(10**9), Fuel(), "loop trips"),
         (_loop(10**9, body=0), Fuel(), "loop trips"),
         (_loop(1000, body=3000), Fuel(), "instructions"),
-        (_loop(500, depth=3), Fuel(), "loop trips"),
+        (_loop(500, depth=3), Fuel(loop_trips=50_000), "loop trips"),
         (_endless(), Fuel(loop_trips=20_000), "loop trips"),
         (_endless(), Fuel(instructions=20_000), "instructions"),
         (_huge(), Fuel(), "bytes"),
@@ -103,4 +103,8 @@ def test_exactly_enough_fuel_is_enough():
 def test_dead_tiles_do_not_count_as_bytes():
     program = tiled_add(128, 4096)  # 32 x 3 tiles of 64 KiB, three alive, and a result of 2 MiB
     inputs = [np.ones(a.shape, np.float32) for a in program.arguments]
-    execute(program, inputs, fuel=Fuel(bytes=(2 << 20) + 3 * 65_536), ops=OPS)
+    flags = 128 * 32  # one for each row of a stored tile
+    needed = (2 << 20) + 3 * 65_536 + flags
+    execute(program, inputs, fuel=Fuel(bytes=needed), ops=OPS)
+    with pytest.raises(OutOfFuel):
+        execute(program, inputs, fuel=Fuel(bytes=needed - 1), ops=OPS)

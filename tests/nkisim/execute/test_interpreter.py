@@ -82,6 +82,15 @@ def test_reading_an_unwritten_column_is_an_error_with_line_and_element():
     assert "16 of 128 bytes unwritten, first partition 0, element 7 of 't0'" in str(error)
 
 
+def test_reading_in_the_instruction_that_first_writes_is_an_error():
+    toy = Toy()
+    tile, y = toy.sbuf(4, 8), toy.output(4, 8)
+    toy.emit("add", dst=tile, data1=tile, data2=tile)
+    toy.emit("dma_copy", dst=y, src=tile)
+    with pytest.raises(KernelError, match="data1 reads elements that no instruction"):
+        execute(toy.build(y), [], ops=OPS)
+
+
 def test_an_incomplete_result_is_an_error():
     toy = Toy()
     tile, y = toy.sbuf(4, 8), toy.output(8, 8)
@@ -256,7 +265,7 @@ def _matmul_toy() -> tuple[Toy, View, View, View]:
     return toy, w, x, y
 
 
-def _run(toy: Toy, y: View, tile: View) -> npt.NDArray[np.float32]:
+def _run(toy: Toy, y: View, tile: View) -> npt.NDArray[np.generic]:
     toy.emit("dma_copy", dst=y, src=tile)
     return execute(toy.build(y), [], ops=OPS).outputs[0]
 

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def test_a_good_program_passes():
     validate(tiled_add(), MACHINE, OPS)
 
 
-# -- rules that a kernel can break ------------------------------------------------------------------
+# -- rules that a kernel can break -----------------------------------------------------------------
 
 
 def test_the_op_tables_own_rules_are_checked_once_with_the_line():
@@ -91,8 +92,10 @@ def test_a_dtype_view_has_its_own_pitch():
 
 @pytest.mark.parametrize(
     ("start", "count", "is_legal"),
-    [(0, 128, True), (64, 64, True), (32, 64, False), (32, 32, True), (96, 32, True)]
-    + [(5, 1, False), (64, 1, True), (32, 96, False), (64, 33, True), (32, 33, False)],
+    [
+        *((0, 128, True), (64, 64, True), (32, 64, False), (32, 32, True), (96, 32, True)),
+        *((5, 1, False), (64, 1, True), (32, 96, False), (64, 33, True), (32, 33, False)),
+    ],
 )
 def test_start_partitions_of_engine_accesses(start: int, count: int, is_legal: bool):
     toy, tile, y = _toy()
@@ -177,7 +180,7 @@ def test_an_index_of_the_wrong_kind():
     assert "scalar index of src must be 1 integers" in str(_error(toy, y))
 
 
-# -- Programs that no kernel leads to ---------------------------------------------------------------
+# -- Programs that no kernel leads to --------------------------------------------------------------
 
 
 def _dynamic() -> Program:
@@ -190,7 +193,7 @@ def _dynamic() -> Program:
     return toy.build(y)
 
 
-def _change_buffer(**changes: object) -> Callable[[Program], Program]:
+def _change_buffer(**changes: Any) -> Callable[[Program], Program]:
     def change(program: Program) -> Program:
         first = replace(program.buffers[0], **changes)
         return replace(program, buffers=(first, *program.buffers[1:]))
@@ -198,7 +201,7 @@ def _change_buffer(**changes: object) -> Callable[[Program], Program]:
     return change
 
 
-def _change_loop(number: int, **changes: object) -> Callable[[Program], Program]:
+def _change_loop(number: int, **changes: Any) -> Callable[[Program], Program]:
     def change(program: Program) -> Program:
         loops = list(program.loops)
         loops[number] = replace(loops[number], **changes)
@@ -207,7 +210,7 @@ def _change_loop(number: int, **changes: object) -> Callable[[Program], Program]
     return change
 
 
-def _change_form(**changes: object) -> Callable[[Program], Program]:
+def _change_form(**changes: Any) -> Callable[[Program], Program]:
     def change(program: Program) -> Program:
         forms = (replace(program.forms[0], **changes), *program.forms[1:])
         return replace(program, forms=forms)

@@ -33,10 +33,11 @@ def test_any_source_text_parses_back(name: str, value: str):
 
 def test_a_line_shows_engine_op_operands_attributes_and_source():
     program = tiled_add(128, 256)
-    line = listing(program).splitlines()[2]
-    assert (
-        line.split()
-        == ['2', 'vector.add{op="add"}', 'dst=sbuf.5[0;', '128,128:', '128,1]', 'float32', 'data1=sbuf.3[0;', '128,128:', '128,1]', 'float32', 'data2=sbuf.4[0;', '128,128:', '128,1]', 'float32', ';8', 'kernel.py:9', 'line', '5']
+    line = " ".join(listing(program).splitlines()[2].split())
+    assert line == (
+        '2 vector.add{op="add"} dst=sbuf.5[0; 128,128: 128,1] float32 '
+        "data1=sbuf.3[0; 128,128: 128,1] float32 data2=sbuf.4[0; 128,128: 128,1] float32 "
+        ";8 kernel.py:9 line 5"
     )
 
 

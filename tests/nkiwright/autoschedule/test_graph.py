@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from tests.nkiwright.autoschedule.functions import problem
 
 from nkiwright.autoschedule import NotCovered, Op, simplify, space_of, trace
-from tests.nkiwright.autoschedule.functions import problem
 
 
 def ops(function, inputs="x:n,d", outputs="y:n,d", **scalars):

@@ -6,9 +6,9 @@ import json
 import random
 
 import pytest
+from tests.nkiwright.autoschedule.functions import PROBLEMS
 
 from nkiwright.autoschedule import plan_from_json, plan_to_json, space_of
-from tests.nkiwright.autoschedule.functions import PROBLEMS
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "gated", "transpose", "attention"])
@@ -17,7 +17,7 @@ def test_json_round_trip(name, machine):
     assert plan_from_json(plan_to_json(plan)) == plan
 
 
-BROKEN = {
+BROKEN: dict[str, tuple[dict[str, object], str]] = {
     "family": ({"family": "conv"}, "family must be one of"),
     "unknown field": ({"speed": 9}, "no field 'speed'"),
     "missing field": ({"group": None}, "needs the field 'group'"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.nkiwright.autoschedule.functions import PROBLEMS, problem
 
 from nkiwright.autoschedule import AutoscheduleSampler, NotCovered, RowPlan
-from tests.nkiwright.autoschedule.functions import PROBLEMS, problem
 
 
 def cost(plan):
@@ -17,13 +17,13 @@ def search(machine, seed, rounds=12, size=4):
     sampler = AutoscheduleSampler(PROBLEMS["rms_norm"], machine, seed=seed)
     history = []
     for _ in range(rounds):
-        for candidate in sampler.propose(size):
-            sampler.tell(candidate, cost(candidate.plan), binding="dma")
-            history.append(candidate)
+        for proposal in sampler.propose(size):
+            sampler.tell(proposal, cost(proposal.plan), binding="dma")
+            history.append(proposal)
     return sampler, history
 
 
-def test_equal_seeds_propose_equal_candidates(machine):
+def test_equal_seeds_propose_equal_proposals(machine):
     assert search(machine, 7)[1] == search(machine, 7)[1]
     assert search(machine, 7)[1] != search(machine, 8)[1]
 
@@ -48,18 +48,18 @@ def test_later_proposals_are_better_than_first_draws(machine):
 def test_values_that_always_fail_are_avoided(machine):
     sampler = AutoscheduleSampler(PROBLEMS["softmax"], machine, seed=0)
     for _ in range(8):
-        for candidate in sampler.propose(4):
-            plan = candidate.plan
+        for proposal in sampler.propose(4):
+            plan = proposal.plan
             assert isinstance(plan, RowPlan)
             if plan.store_queue == "gpsimd":
-                sampler.tell(candidate, None, "refused")
+                sampler.tell(proposal, None, "refused")
             else:
-                sampler.tell(candidate, 1.0)
+                sampler.tell(proposal, 1.0)
     later = [c.plan.store_queue for c in sampler.propose(12)]
     assert "gpsimd" not in later
 
 
-def test_exhausted_spaces_give_fewer_candidates(machine):
+def test_exhausted_spaces_give_fewer_proposals(machine):
     sampler = AutoscheduleSampler(PROBLEMS["decay"], machine, seed=0)
     found = len(sampler.propose(2000))
     assert 10 < found < 2000

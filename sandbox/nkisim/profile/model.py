@@ -1,0 +1,254 @@
+"""The profile of one emulated launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nkisim.ir.program import IntColumn, Program
+from nkisim.machine.spec import Engine, Machine
+from nkisim.memory.placement import Placement, place_tiles
+from nkisim.ops.registry import Cost, DmaCost, OpTable
+from nkisim.ops.table import OPS
+from nkisim.timing.scheduler import schedule
+from nkisim.timing.timeline import ENGINES, PS_PER_NS, Timeline, Wait
+
+SCHEMA_VERSION = 1
+BOUND_THRESHOLD = 0.6
+"""Share of the time that a resource must be busy to be called binding."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineCost:
+    """What one source line contributes to the critical path."""
+
+    line: str
+    text: str
+    path_ns: float
+    """Time on the critical path that is spent in or waited for this line."""
+    instructions: int
+    """Instructions that it emitted."""
+    wait: str
+    """What its instructions on the path waited for most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a launch moves and computes."""
+
+    hbm_bytes: int
+    dma_count: int
+    dma_bytes: int
+    flops: float
+    dma_transfer_ns: float
+    """Time that the DMA engines need for the bytes, all engines together."""
+    dma_issue_ns: float
+    """Time that the busiest queue needs to issue its copies."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Profile:
+    """Emulated time of one launch, and where it went."""
+
+    latency_ns: float
+    launch_ns: float
+    """Fixed launch cost, part of the latency."""
+    machine: Machine
+    program: Program
+    timeline: Timeline
+    placement: Placement
+    work: Work
+    busy: dict[str, float]
+    """Share of the latency without launch cost that each resource is busy; `dma` is bandwidth,
+    `dma issue` the busiest queue."""
+    waits: dict[str, dict[str, float]]
+    """For each engine, the share of its idle time by what it waited for."""
+    critical_lines: tuple[LineCost, ...]
+    """Source lines on the critical path, most time first."""
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Bytes that cross HBM, both directions."""
+        return self.work.hbm_bytes
+
+    @property
+    def binding(self) -> str:
+        """The busiest resource, or `latency` if none is busy for most of the time."""
+        name = max(self.busy, key=lambda k: self.busy[k], default="latency")
+        return name if self.busy.get(name, 0.0) >= BOUND_THRESHOLD else "latency"
+
+    @property
+    def mfu(self) -> float:
+        """Flops over the Tensor Engine's bf16 peak."""
+        limits = self.machine.limits
+        peak = 2.0 * limits.partitions * limits.stationary_free_max * self.machine.pe.clock_ghz
+        return self.work.flops / (peak * self.latency_ns)
+
+    @property
+    def mbu(self) -> float:
+        """HBM bytes over the DMA and HBM cap."""
+        dma = self.machine.dma
+        cap = min(dma.hbm_bytes_per_ns, dma.engines * dma.bytes_per_ns_per_engine)
+        return self.work.hbm_bytes / (cap * self.latency_ns)
+
+    def to_chrome_trace(self, path: str | Path) -> None:
+        """Write a Chrome trace, which ui.perfetto.dev opens."""
+        from nkisim.profile.chrome import write_chrome_trace
+
+        write_chrome_trace(self, path)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data, without the timeline."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "emulated": True,
+            "machine": self.machine.name,
+            "calibration": self.machine.calibration,
+            "latency_ns": self.latency_ns,
+            "launch_ns": self.launch_ns,
+            "binding": self.binding,
+            "busy": self.busy,
+            "waits": self.waits,
+            "mfu": self.mfu,
+            "mbu": self.mbu,
+            "hbm_bytes": self.work.hbm_bytes,
+            "dma": {"count": self.work.dma_count, "bytes": self.work.dma_bytes},
+            "flops": self.work.flops,
+            "instructions": len(self.timeline),
+            "critical_path": [
+                {
+                    "line": c.line,
+                    "text": c.text,
+                    "path_ns": c.path_ns,
+                    "instructions": c.instructions,
+                    "wait": c.wait,
+                }
+                for c in self.critical_lines
+            ],
+        }
+
+
+def profile_program(
+    program: Program,
+    machine: Machine,
+    *,
+    executed: IntColumn | None = None,
+    ops: OpTable = OPS,
+) -> Profile:
+    """Time a Program and work out where the time goes.
+
+    Args:
+        program: A valid Program.
+        machine: The machine to time it on.
+        executed: Instruction numbers in executed order, where the device runs loops.
+        ops: The op table.
+    """
+    placement = place_tiles(program, machine)
+    timeline = schedule(program, machine, ops, executed=executed, placement=placement)
+    work = _work(program, machine, ops, timeline)
+    latency_ns = timeline.latency_ps / PS_PER_NS
+    launch_ns = machine.launch_before_ns + machine.launch_after_ns
+    return Profile(
+        latency_ns=latency_ns,
+        launch_ns=launch_ns,
+        machine=machine,
+        program=program,
+        timeline=timeline,
+        placement=placement,
+        work=work,
+        busy=_busy(timeline, work, max(1.0, latency_ns - launch_ns)),
+        waits=_waits(timeline),
+        critical_lines=_critical_lines(program, timeline),
+    )
+
+
+def _work(program: Program, machine: Machine, ops: OpTable, timeline: Timeline) -> Work:
+    counts = np.bincount(program.form[timeline.instruction], minlength=len(program.forms))
+    hbm = moved = copies = 0
+    flops = transfer = 0.0
+    queue: dict[Engine, int] = {}
+    dma = machine.dma
+    for form, count in zip(program.forms, counts.tolist(), strict=True):
+        cost = ops[form.op].cost(form, machine)
+        if isinstance(cost, Cost):
+            flops += cost.flops * count
+            continue
+        assert isinstance(cost, DmaCost)  # noqa: S101 - the only other kind
+        size = max(cost.bytes_written, cost.bytes_read)
+        padded = max(size, cost.descriptors * dma.descriptor_bytes_min)
+        hbm += cost.hbm_bytes * count
+        moved += size * count
+        copies += count
+        rate = dma.engines * dma.bytes_per_ns_per_engine * cost.rate_fraction
+        transfer += max(padded / rate, cost.hbm_bytes / dma.hbm_bytes_per_ns) * count
+        queue[form.engine] = queue.get(form.engine, 0) + count
+    issue = max(queue.values(), default=0) * dma.issue_interval_ns
+    return Work(hbm, copies, moved, flops, transfer, issue)
+
+
+def _busy(timeline: Timeline, work: Work, latency_ns: float) -> dict[str, float]:
+    busy = {
+        name: ps / PS_PER_NS / latency_ns
+        for name, ps in timeline.busy_ps().items()
+        if not name.startswith("dma") and name != Engine.SYNC.value
+    }
+    busy["dma"] = work.dma_transfer_ns / latency_ns
+    busy["dma issue"] = work.dma_issue_ns / latency_ns
+    return {name: min(1.0, share) for name, share in busy.items()}
+
+
+def _waits(timeline: Timeline) -> dict[str, dict[str, float]]:
+    """Share of each engine's gaps by what ended them."""
+    result: dict[str, dict[str, float]] = {}
+    for lane, engine in enumerate(ENGINES):
+        at = np.flatnonzero(timeline.lane == lane)
+        if not len(at):
+            continue
+        starts, ends = timeline.start_ps[at], timeline.end_ps[at]
+        gaps = starts - np.concatenate([[timeline.launch_before_ps], ends[:-1]])
+        total = float(gaps.sum())
+        if total <= 0:
+            continue
+        shares: dict[str, float] = {}
+        for wait in Wait:
+            part = float(gaps[timeline.wait[at] == int(wait)].sum())
+            if part > 0:
+                shares[wait.name.lower()] = part / total
+        result[engine.value] = shares
+    return result
+
+
+def _critical_lines(program: Program, timeline: Timeline) -> tuple[LineCost, ...]:
+    path = timeline.critical_path()
+    if not path:
+        return ()
+    spent: dict[int, int] = {}
+    waits: dict[int, dict[str, int]] = {}
+    before = timeline.launch_before_ps
+    for entry in path:
+        until = int(timeline.result_ps[entry])
+        site = int(program.site[timeline.instruction[entry]])
+        part = max(0, until - before)
+        spent[site] = spent.get(site, 0) + part
+        name = Wait(int(timeline.wait[entry])).name.lower()
+        held = waits.setdefault(site, {})
+        held[name] = held.get(name, 0) + part
+        before = max(before, until)
+    emitted = np.bincount(
+        program.site[timeline.instruction], minlength=len(program.sites)
+    ).tolist()
+    rows = [
+        LineCost(
+            str(program.sites[site].place),
+            program.sites[site].place.text,
+            ps / PS_PER_NS,
+            emitted[site],
+            max(waits[site], key=lambda k: waits[site][k]),
+        )
+        for site, ps in spent.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.path_ns))
+

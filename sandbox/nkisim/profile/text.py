@@ -1,0 +1,66 @@
+"""A profile as text, within a size budget."""
+
+from __future__ import annotations
+
+from nkisim.profile.insights import insights
+from nkisim.profile.model import Profile
+
+BAR = 20
+
+
+def render_text(profile: Profile, *, budget_chars: int = 2400) -> str:
+    """Return a profile as text for a person or a language model.
+
+    Args:
+        profile: The profile.
+        budget_chars: Longest text to return; details are dropped from the end.
+    """
+    machine = profile.machine
+    lines = [
+        f"emulated latency {profile.latency_ns / 1000:,.2f} us on {machine.name} "
+        f"({machine.calibration}), launch {profile.launch_ns / 1000:.0f} us included",
+        f"bound by {profile.binding}; MFU {100 * profile.mfu:.1f} %, "
+        f"MBU {100 * profile.mbu:.1f} %; {len(profile.timeline):,} instructions, "
+        f"{profile.work.dma_count:,} DMAs of {_mean_kib(profile):.1f} KiB on average, "
+        f"{profile.work.hbm_bytes / 1e6:,.1f} MB through HBM",
+        "",
+        "busy (share of the time without launch)",
+    ]
+    for name, share in sorted(profile.busy.items(), key=lambda item: -item[1]):
+        waits = profile.waits.get(name, {})
+        shown = ", ".join(
+            f"{100 * part:.0f} % {what}"
+            for what, part in sorted(waits.items(), key=lambda item: -item[1])[:3]
+        )
+        bar = "#" * round(BAR * share)
+        idle = f"  idle: {shown}" if shown else ""
+        lines.append(f"  {name:<10} {100 * share:5.1f} % {bar:<{BAR}}{idle}")
+    found = insights(profile)
+    if found:
+        lines += ["", "what to do"]
+        for insight in found:
+            lines.append(f"  {insight.condition}: {insight.cause}")
+            lines.append(f"    -> {insight.action}" + (f" ({insight.line})" if insight.line else ""))
+    lines += ["", "critical path by line (us, instructions, waiting for)"]
+    for cost in profile.critical_lines[:12]:
+        lines.append(
+            f"  {cost.path_ns / 1000:8.1f}  {cost.instructions:6,}  {cost.wait:<9} "
+            f"{cost.line:<14} {cost.text[:70]}"
+        )
+    return _fit(lines, budget_chars)
+
+
+def _mean_kib(profile: Profile) -> float:
+    return profile.work.dma_bytes / max(1, profile.work.dma_count) / 1024
+
+
+def _fit(lines: list[str], budget: int) -> str:
+    kept: list[str] = []
+    used = 0
+    for line in lines:
+        used += len(line) + 1
+        if used > budget:
+            kept.append("  …")
+            break
+        kept.append(line)
+    return "\n".join(kept)
