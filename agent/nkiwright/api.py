@@ -31,6 +31,7 @@ from nkiwright.events import (
 )
 from nkiwright.executor import EvaluatorPool
 from nkiwright.llm.registry import is_autoschedule, make_model
+from nkiwright.llm.replay import Recorder, ReplayModel, read_judge_seed
 from nkiwright.loop.graph import build_graph
 from nkiwright.loop.nodes import Nodes
 from nkiwright.prompts import PromptLibrary
@@ -40,6 +41,7 @@ from nkiwright.store import RunFolder, RunRecord, RunStore
 from nkiwright.strategies import BestOfN
 from nkiwright.tasks import Task
 from nkiwright.writers import Writer
+from nkiwright.writers.model import ModelWriter
 
 if TYPE_CHECKING:
     from nkiwright.llm.base import Model
@@ -166,9 +168,10 @@ async def asolve(
                 timeout_seconds=chosen.timeout_seconds,
             )
         if made is not None and record is not None:
-            from nkiwright.llm.replay import Recorder
-
-            made = Recorder(made, record)
+            secret = read_judge_seed(record) or secret
+            made = Recorder(made, record, judge_seed=secret)
+        if isinstance(made, ReplayModel):
+            secret = made.judge_seed or secret
         name = made.name if made is not None else "autoschedule"
         folder = RunStore(chosen.runs_dir).create(
             RunRecord(
@@ -237,8 +240,15 @@ async def _solve(
         keep=lambda candidate: _keep(run.folder, candidate),
         should_stop=lambda: _stop_reason(run, interrupt),
     )
+    if isinstance(writer, ModelWriter):
+        calls = samples * (1 + run.settings.repairs)
+        estimate = run.budget.estimate(writer.name, writer.first_call(), calls=calls)
+        run.emit(StrategyNote(text=estimate.text))
     reason = await _drive(run, nodes)
-    return await _finish(run, nodes, name, reason, baseline, floor_ns, bound_ns, options)
+    result = await _finish(run, nodes, name, reason, baseline, floor_ns, bound_ns, options)
+    if not nodes.candidates and nodes.model_error is not None:
+        raise nodes.model_error
+    return result
 
 
 async def _drive(run: _Run, nodes: Nodes) -> str:
@@ -259,15 +269,16 @@ async def _drive(run: _Run, nodes: Nodes) -> str:
 
 
 def _judging(run: _Run, options: JudgeOptions) -> Callable[[str], Any]:
-    seen: dict[str, Evaluation] = {}
+    """Return the judge as a function of the source; equal sources are judged once."""
+    seen: dict[str, asyncio.Task[Evaluation]] = {}
 
     async def judge(source: str) -> Evaluation:
-        if source in seen:
-            return seen[source]
-        run.budget.count_evaluation()
-        evaluation = await run.pool.evaluate(run.task.folder, source, options)
-        seen[source] = evaluation
-        return evaluation
+        if source not in seen:
+            run.budget.count_evaluation()
+            seen[source] = asyncio.create_task(
+                run.pool.evaluate(run.task.folder, source, options)
+            )
+        return await seen[source]
 
     return judge
 
@@ -314,8 +325,6 @@ def _writer(
         return AutoscheduleWriter(
             run.task, machine=run.settings.machine, seed=run.settings.seed
         )
-    from nkiwright.writers.model import ModelWriter
-
     return ModelWriter(
         run.task,
         model,

@@ -149,7 +149,8 @@ class AttentionFamily:
             Knob("skip_masked", (True, False) if is_causal else (False,)),
             Knob("scale_on", ("scores", "exponent") if self._head.scale else ("scores",)),
             Knob("mask_all", (False, True) if is_causal else (False,)),
-            Knob("skewed", (False, True)),
+            Knob("stages", (1, 2, 3)),
+            Knob("hoist_queries", (False, True)),
             Knob("load_queue", QUEUES),
             Knob("store_queue", QUEUES[:-1]),
         )
@@ -165,7 +166,8 @@ class AttentionFamily:
             skip_masked=bool(values["skip_masked"]),
             scale_on="exponent" if values["scale_on"] == "exponent" else "scores",
             mask_all=bool(values["mask_all"]),
-            skewed=bool(values["skewed"]),
+            stages=int(values["stages"]),
+            hoist_queries=bool(values["hoist_queries"]),
             load_queue=cast("Queue", values["load_queue"]),
             store_queue=cast("Queue", values["store_queue"]),
         )
@@ -240,30 +242,14 @@ class _Renderer:
         self._load_turned(head.key, keys_turned, "0", self._s, 0)
         self._load_values(values)
         lines.add()
-        query, stop, rows, keys = new("query"), new("query_stop"), new("rows"), new("keys")
-        weights, total = new("weights"), new("total")
-        state = ", ".join((weights, total, query, stop, rows, keys))
-        if plan.skewed:
-            waiting, ready, tile = new("waiting"), new("ready"), new("tile_start")
-            lines.comment(
-                "The weights of a tile are begun before the tile before it is multiplied with the "
-                "values, so that the tensor engine does not wait for the softmax."
-            )
-            lines.add(f"{waiting} = None")
-            with lines.block(f"for {tile} in range(0, {self._n} + {self._p}, {self._p}):"):
-                lines.add(f"{ready} = None")
-                with lines.block(f"if {tile} < {self._n}:"):
-                    lines.add(f"{query} = {tile}")
-                    self._weights(keys_turned, query, stop, rows, keys, weights, total)
-                    lines.add(f"{ready} = ({state})")
-                with lines.block(f"if {waiting} is not None:"):
-                    lines.add(f"{state} = {waiting}")
-                    self._product(weights, total, values, rows, keys, query, stop)
-                lines.add(f"{waiting} = {ready}")
-        else:
-            with lines.block(f"for {query} in range(0, {self._n}, {self._p}):"):
-                self._weights(keys_turned, query, stop, rows, keys, weights, total)
-                self._product(weights, total, values, rows, keys, query, stop)
+        self._queries = ""
+        if plan.hoist_queries:
+            self._queries = new(f"{head.query}_turned")
+            lines.allocate(self._queries, (self._d, self._n), head.dtype)
+            self._account.sbuf(self._n_sizes, head.dtype)
+            self._load_turned(head.query, self._queries, "0", self._n, 1)
+        lines.add()
+        self._tiles(keys_turned, values)
         lines.add()
         lines.add(f"return {out.name}")
         text = "\n".join(
@@ -273,32 +259,67 @@ class _Renderer:
             source=text, sbuf_bytes=self._account.sbuf_bytes, psum_banks=self._account.banks
         )
 
-    def _weights(
-        self,
-        keys_turned: str,
-        query: str,
-        stop: str,
-        rows: str,
-        keys: str,
-        weights: str,
-        total: str,
+    def _tiles(self, keys_turned: str, values: str) -> None:
+        """Emit the loop over query tiles, whose parts may run some tiles apart."""
+        lines, plan, new = self._lines, self._plan, self._names.new
+        query, stop, rows, keys = new("query"), new("query_stop"), new("rows"), new("keys")
+        scores, weights, total = new("scores"), new("weights"), new("total")
+        place = ", ".join((query, stop, rows, keys))
+        if plan.stages == 1:
+            with lines.block(f"for {query} in range(0, {self._n}, {self._p}):"):
+                self._scores(keys_turned, scores, query, stop, rows, keys)
+                self._softmax(scores, weights, total, rows, keys)
+                self._product(weights, total, values, rows, keys, query, stop)
+            return
+        lag, step, count = plan.stages - 1, new("step"), new("query_tiles")
+        scored, weighted = new("scored"), new("weighted")
+        lines.comment(
+            "The parts of a tile are issued some tiles apart, so that no engine waits at the head "
+            "of its stream for another engine's part of the same tile."
+        )
+        lines.add(f"{count} = ({self._n} + {self._p} - 1) // {self._p}")
+        if plan.stages == 3:
+            lines.add(f"{scored} = []")
+        lines.add(f"{weighted} = []")
+        with lines.block(f"for {step} in range({count} + {lag}):"):
+            with lines.block(f"if {step} < {count}:"):
+                lines.add(f"{query} = {step} * {self._p}")
+                self._scores(keys_turned, scores, query, stop, rows, keys)
+                if plan.stages == 3:
+                    lines.add(f"{scored}.append(({place}, {scores}))")
+                else:
+                    self._softmax(scores, weights, total, rows, keys)
+                    lines.add(f"{weighted}.append(({place}, {weights}, {total}))")
+            if plan.stages == 3:
+                with lines.block(f"if 1 <= {step} < {count} + 1:"):
+                    lines.add(f"{place}, {scores} = {scored}[{step} - 1]")
+                    self._softmax(scores, weights, total, rows, keys)
+                    lines.add(f"{weighted}.append(({place}, {weights}, {total}))")
+            with lines.block(f"if {step} >= {lag}:"):
+                lines.add(f"{place}, {weights}, {total} = {weighted}[{step} - {lag}]")
+                self._product(weights, total, values, rows, keys, query, stop)
+
+    def _scores(
+        self, keys_turned: str, scores: str, query: str, stop: str, rows: str, keys: str
     ) -> None:
-        """Emit the softmax of one query tile, not normalised yet."""
+        """Emit the scores of one query tile, masked."""
         lines, plan, head = self._lines, self._plan, self._head
         lines.add(f"{stop} = min({query} + {self._p}, {self._n})")
         lines.add(f"{rows} = {stop} - {query}")
-        turned = self._names.new(f"{head.query}_turned")
-        lines.allocate(turned, (self._d, rows), head.dtype)
-        self._account.sbuf((128,) * len(self._n_sizes), head.dtype, 2)
-        self._load_turned(head.query, turned, query, stop, 1)
+        if self._queries:
+            turned = f"{self._queries}[:, {query}:{stop}]"
+        else:
+            turned = self._names.new(f"{head.query}_turned")
+            lines.allocate(turned, (self._d, rows), head.dtype)
+            self._account.sbuf((128,) * len(self._n_sizes), head.dtype, 2)
+            self._load_turned(head.query, turned, query, stop, 1)
         if plan.skip_masked:
             lines.comment("Keys after the last query of the tile are masked: leave them out.")
             lines.add(f"{keys} = min({stop}{self._offset()}, {self._s})")
         else:
             lines.add(f"{keys} = {self._s}")
-        scores = self._scores(turned, keys_turned, rows, keys)
+        self._multiply_keys(turned, keys_turned, scores, rows, keys)
         self._mask(scores, keys, query)
-        self._softmax(scores, weights, total, rows, keys)
 
     def _offset(self) -> str:
         """The mask's diagonal as something to add: queries see keys up to row + offset."""
@@ -365,9 +386,11 @@ class _Renderer:
                 *queue,
             )
 
-    def _scores(self, query: str, keys_turned: str, rows: str, keys: str) -> str:
+    def _multiply_keys(
+        self, query: str, keys_turned: str, scores: str, rows: str, keys: str
+    ) -> None:
         lines, plan = self._lines, self._plan
-        scores, psum = self._names.new("scores"), self._names.new("score_tile")
+        psum = self._names.new("score_tile")
         key, stop = self._key, self._key_stop
         lines.allocate(scores, (rows, keys), "float32")
         self._account.sbuf(self._s_sizes, "float32", 2)
@@ -388,7 +411,6 @@ class _Renderer:
                 self._scaled_copy(plan.eviction, dst, psum, parity)
             else:
                 copy(lines, plan.eviction, dst, psum, parity)
-        return scores
 
     def _scaled_copy(self, eviction: Eviction, dst: str, src: str, parity: str) -> None:
         lines = self._lines

@@ -9,7 +9,8 @@ operand stays while the other passes by.  All of K is resident for a block.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -157,6 +158,7 @@ class MatmulFamily:
             Knob("order", ("mn", "nm")),
             Knob("k_order", ("inner", "outer")),
             Knob("load_k", (1, 2, 4, 8, 16)),
+            Knob("prefetch", (0, 1)),
             Knob("transposition", ("dma", "pe") if needs_transposition else ("dma",)),
             Knob("eviction", ("vector",) if has_epilogue else ("vector", "scalar", "alternate")),
             Knob("load_queue", QUEUES),
@@ -182,6 +184,7 @@ class MatmulFamily:
             order="mn" if values["order"] == "mn" else "nm",
             k_order="outer" if values["k_order"] == "outer" else "inner",
             load_k=int(values["load_k"]),
+            prefetch=int(values["prefetch"]),
             transposition="pe" if values["transposition"] == "pe" else "dma",
             eviction=cast("Eviction", values["eviction"]),
             load_queue=cast("Queue", values["load_queue"]),
@@ -340,26 +343,63 @@ class _Renderer:
             f"{' and '.join(s.factor.name for s in outer)} is read once, "
             f"{' and '.join(s.factor.name for s in inner)} once per outer block."
         )
-        with body.block(f"for {outer[0].start} in range(0, {outer[0].size}, {outer[0].block}):"):
-            body.add(f"{outer[0].stop} = min({outer[0].start} + {outer[0].block}, {outer[0].size})")
-            for side in outer:
-                self._load_block(body, side, is_outer=True)
-            with body.block(
-                f"for {inner[0].start} in range(0, {inner[0].size}, {inner[0].block}):"
-            ):
-                body.add(
-                    f"{inner[0].stop} = min({inner[0].start} + {inner[0].block}, {inner[0].size})"
-                )
-                for side in inner:
-                    self._load_block(body, side, is_outer=False, outer=outer[0])
+        prefetch = self._plan.prefetch
+        if not prefetch:
+            with self._each_block(body, outer[0], inner[0]):
+                self._load_stage(body, outer, inner, loaded="")
+                self._block(body)
+            return
+        new = self._names.new
+        blocks, loaded, step = new("blocks"), new("loaded"), new("step")
+        place = ", ".join((self._m0, self._m1, self._n0, self._n1))
+        tiles = ", ".join(s.tile for s in (*outer, *inner))
+        body.add(f"{blocks} = []")
+        with self._each_block(body, outer[0], inner[0]):
+            body.add(f"{blocks}.append(({place}))")
+        body.add()
+        body.comment(f"Loads run {prefetch} blocks ahead in program order.")
+        body.add(f"{loaded} = []")
+        with body.block(f"for {step} in range(len({blocks}) + {prefetch}):"):
+            with body.block(f"if {step} < len({blocks}):"):
+                body.add(f"{place} = {blocks}[{step}]")
+                self._load_stage(body, outer, inner, loaded=loaded)
+                body.add(f"{loaded}.append(({tiles}))")
+            with body.block(f"if {step} >= {prefetch}:"):
+                body.add(f"{place} = {blocks}[{step} - {prefetch}]")
+                body.add(f"{tiles} = {loaded}[{step} - {prefetch}]")
                 self._block(body)
 
-    def _load_block(
-        self, body: Lines, side: _Side, *, is_outer: bool, outer: _Side | None = None
+    @contextmanager
+    def _each_block(self, body: Lines, outer: _Side, inner: _Side) -> Iterator[None]:
+        """Write the loops over blocks around what follows."""
+        with body.block(f"for {outer.start} in range(0, {outer.size}, {outer.block}):"):
+            body.add(f"{outer.stop} = min({outer.start} + {outer.block}, {outer.size})")
+            with body.block(f"for {inner.start} in range(0, {inner.size}, {inner.block}):"):
+                body.add(f"{inner.stop} = min({inner.start} + {inner.block}, {inner.size})")
+                yield
+
+    def _load_stage(
+        self, body: Lines, outer: list[_Side], inner: list[_Side], *, loaded: str
     ) -> None:
+        """Load what a block needs; the outer operand only when its block begins."""
+        begins = f"{inner[0].start} == 0"
+        with body.block(f"if {begins}:"):
+            for side in outer:
+                self._allocate_block(body, side, None)
+        if loaded:
+            with body.block("else:"):
+                for position, side in enumerate(outer):
+                    body.add(f"{side.tile} = {loaded}[-1][{position}]")
+        for side in inner:
+            self._allocate_block(body, side, outer[0])
+        k_major = [s for s in (*outer, *inner) if s.factor.is_k_major]
+        if k_major:
+            self._load_k_major(body, k_major, outer, begins)
+
+    def _allocate_block(self, body: Lines, side: _Side, outer: _Side | None) -> None:
+        """Allocate an operand's block, and load it if it has to be transposed."""
         factor, plan = side.factor, self._plan
-        width = f"{side.stop} - {side.start}"
-        body.allocate(side.tile, (self._p, self._kt, width), factor.dtype)
+        body.allocate(side.tile, (self._p, self._kt, f"{side.stop} - {side.start}"), factor.dtype)
         block = plan.block_m if side.block == self._bm else plan.block_n
         other = plan.block_n if side.block == self._bm else plan.block_m
         for position in range(len(side.sizes)):
@@ -371,34 +411,58 @@ class _Renderer:
             elements[position] = k_tiles * min(block, side.sizes[position])
             self._account.sbuf(elements, factor.dtype, 2 if trips > 1 else 1)
         if factor.is_k_major:
-            self._load_k_major(body, side)
-        elif plan.transposition == "dma":
+            return
+        if plan.transposition == "dma":
             self._load_transposed_by_dma(body, side)
         else:
             self._load_transposed_by_pe(body, side)
 
-    def _load_k_major(self, body: Lines, side: _Side) -> None:
-        """Copy [K, columns] so that K tiles lie one after another on the partitions."""
-        name, k, p, last = side.factor.name, self._k_tile, self._p, self._k_end
-        part = f"{name}_part"
-        columns = f"{side.start}:{side.stop}"
-        queue = queue_arguments(self._plan.load_queue, side.index)
+    def _load_k_major(
+        self, body: Lines, sides: list[_Side], outer: list[_Side], begins: str
+    ) -> None:
+        """Copy [K, columns] so that K tiles lie one after another on the partitions.
+
+        The operands take turns, so that the first products can start when little is loaded.
+        """
+        k, p, last = self._k_tile, self._p, self._k_end
+
+        def copy(side: _Side, dst: str, src: str) -> None:
+            queue = queue_arguments(self._plan.load_queue, side.index)
+            body.call("nisa.dma_copy", f"dst={dst}", f"src={src}", *queue)
+
+        def whole(side: _Side) -> None:
+            part = f"{side.factor.name}_part"
+            body.add(
+                f"{part} = {side.factor.name}[{k} * {p}:{last} * {p}, {side.start}:{side.stop}]"
+            )
+            copy(
+                side,
+                f"{side.tile}[:, {k}:{last}, :]",
+                f"{part}.reshape_dim(0, ({last} - {k}, {p})).permute((1, 0, 2))",
+            )
+
+        def rest(side: _Side) -> None:
+            copy(
+                side,
+                f"{side.tile}[:{self._k} % {p}, {self._kt} - 1, :]",
+                f"{side.factor.name}[{self._k} // {p} * {p}:{self._k}, {side.start}:{side.stop}]",
+            )
+
+        def each(emit: Callable[[_Side], None]) -> None:
+            held = [s for s in sides if s in outer]
+            if held:
+                with body.block(f"if {begins}:"):
+                    for side in held:
+                        emit(side)
+            for side in sides:
+                if side not in outer:
+                    emit(side)
+
         with body.block(f"for {k} in range(0, {self._k} // {p}, {self._lk}):"):
             body.add(f"{last} = min({k} + {self._lk}, {self._k} // {p})")
-            body.add(f"{part} = {name}[{k} * {p}:{last} * {p}, {columns}]")
-            body.call(
-                "nisa.dma_copy",
-                f"dst={side.tile}[:, {k}:{last}, :]",
-                f"src={part}.reshape_dim(0, ({last} - {k}, {p})).permute((1, 0, 2))",
-                *queue,
-            )
+            each(whole)
         with body.block(f"if {self._k} % {p}:"):
-            body.call(
-                "nisa.dma_copy",
-                f"dst={side.tile}[:{self._k} % {p}, {self._kt} - 1, :]",
-                f"src={name}[{self._k} // {p} * {p}:{self._k}, {columns}]",
-                *queue,
-            )
+            each(rest)
 
     def _load_transposed_by_dma(self, body: Lines, side: _Side) -> None:
         name, k, p, stop = side.factor.name, self._k_tile, self._p, self._k_end

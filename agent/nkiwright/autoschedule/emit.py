@@ -119,7 +119,7 @@ class Emitter:
     _row_lines: Lines | None = None
     _ones: str = ""
     _index: str = "j"
-    _last_read: dict[str, int] = field(default_factory=dict)
+    _last_read: dict[int, int] = field(default_factory=dict)
     _slots: dict[int, tuple[int, str]] = field(default_factory=dict)
     _predicates: frozenset[int] = frozenset()
 
@@ -130,6 +130,11 @@ class Emitter:
 
     def run(self) -> None:
         """Emit every step."""
+        self.prepare()
+        self.emit(0, len(self.region.steps))
+
+    def prepare(self) -> None:
+        """Work out what has to be known before the first step."""
         if self.pack:
             self._index = self.names.new("j")
         self._find_slots()
@@ -138,10 +143,25 @@ class Emitter:
             for step in self.region.steps
             if step.call == "where" and isinstance(step.operands[0][1], Ref)
         )
-        last_read = self._find_last_reads()
-        for position, step in enumerate(self.region.steps):
-            self._step(step, position, last_read)
+        self._last_read = self._find_last_reads()
+
+    def emit(self, first: int, last: int) -> None:
+        """Emit steps `first` ≤ i < `last`."""
+        for position in range(first, last):
+            self._step(self.region.steps[position], position, self._last_read)
         self._flush()
+
+    def carried(self, first: int) -> tuple[str, ...]:
+        """Return variables that steps from `first` on read and earlier ones or loads made."""
+        made = {n for step in self.region.steps[first:] for n in (step.dst, *_also(step))}
+        read = [n for step in self.region.steps[first:] for n in step.reads if n not in made]
+        read += [n for n in self.graph.outputs if n not in made]
+        variables = (
+            self.views[n].variable
+            for n in read
+            if n in self.views and self.views[n].layout is not Layout.COLUMN
+        )
+        return tuple(dict.fromkeys(variables))
 
     # -- what is known beforehand ----------------------------------------------------------------
 
@@ -457,6 +477,12 @@ class Emitter:
             self.views[number] = View(
                 both, Layout.ROW, "float32", bool(self.pack), aggregate=str(column)
             )
+
+
+def _also(step: Step) -> tuple[int, ...]:
+    """Return nodes that a step makes besides its destination."""
+    total = () if step.reduce_to is None else (step.reduce_to,)
+    return (*total, *(number for number, _ in step.results))
 
 
 def _bracket(text: str) -> str:

@@ -35,6 +35,10 @@ class RowPlan:
     """Free-axis elements of a tile; 0 takes whole rows."""
     buffers: int
     """Tiles that loads and stores rotate over; 1 serialises load, work and store."""
+    prefetch: int
+    """How many tiles ahead loads are issued in program order."""
+    skewed: bool
+    """Whether a tile's reductions are issued before the tile before it is finished."""
     load_queue: Queue
     store_queue: Queue
     statistics: Statistics
@@ -70,6 +74,8 @@ class MatmulPlan:
     """Whether K runs inside each PSUM tile, or outside over a whole block held in PSUM."""
     load_k: int
     """K tiles of 128 that one copy brings."""
+    prefetch: int
+    """How many blocks ahead loads are issued in program order."""
     transposition: Transposition
     """How an operand that comes with rows first gets K onto the partitions."""
     eviction: Eviction
@@ -124,8 +130,11 @@ class AttentionPlan:
     """Where the factor on the scores is applied."""
     mask_all: bool
     """Whether the mask is applied to whole rows instead of the tile on the diagonal."""
-    skewed: bool
-    """Whether the scores of a query tile are begun before the tile before it is finished."""
+    stages: int
+    """Tiles under way in program order: 1 finishes each before the next, 2 begins the next tile's
+    weights before this tile's product, 3 its scores before this tile's weights too."""
+    hoist_queries: bool
+    """Whether all queries are loaded and turned at the start."""
     load_queue: Queue
     store_queue: Queue
     family: Literal["attention"] = "attention"

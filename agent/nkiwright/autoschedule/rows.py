@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
@@ -21,7 +21,7 @@ from nkiwright.autoschedule.grammar import Knob, Rendered
 from nkiwright.autoschedule.graph import ELEMENTWISE, REDUCTIONS, Graph, Op, refuse
 from nkiwright.autoschedule.plan import QUEUES, Plan, Queue, RowPlan, Value
 from nkiwright.autoschedule.problem import NotCovered
-from nkiwright.autoschedule.region import Layout, Region, Selector, expand, layouts_of
+from nkiwright.autoschedule.region import Layout, Region, Selector, Step, expand, layouts_of
 from nkiwright.autoschedule.symbols import Traces
 from nkiwright.autoschedule.writer import (
     Account,
@@ -53,6 +53,7 @@ class RowFamily:
             graphs = tuple(expand(graph, statistics) for graph in traces.graphs)
             self._traces[statistics] = Traces(traces.problem, traces.dims, graphs)
         self._has_statistics = self._traces["two_pass"].main != self._traces["bn_stats"].main
+        self._has_reductions = any(n.op in REDUCTIONS for n in traces.main)
         self._is_flat = _is_flat(traces)
         self._is_fp32 = any(a.dtype == "float32" for a in self._problem.outputs)
         self._is_16bit = all(
@@ -79,6 +80,8 @@ class RowFamily:
             Knob("pack", tuple(packs)),
             Knob("chunk", tuple(sorted(chunks))),
             Knob("buffers", (1, 2, 3, 4)),
+            Knob("prefetch", (0, 1, 2)),
+            Knob("skewed", (False, True) if self._has_reductions else (False,)),
             Knob("load_queue", QUEUES if len(self._problem.inputs) > 1 else QUEUES[:-1]),
             Knob("store_queue", QUEUES[:-1]),
             Knob("statistics", ("two_pass", "bn_stats") if self._has_statistics else ("two_pass",)),
@@ -96,11 +99,19 @@ class RowFamily:
             chunk = chunk or 2048
         elif chunk:
             pack = 1
+        buffers = int(values["buffers"])
+        prefetch = (
+            min(int(values["prefetch"]), buffers - 1) if buffers != 2 else int(values["prefetch"])
+        )
+        # A ring must hold every tile that is under way; one allocated in the loop grows by itself.
+        skewed = bool(values["skewed"]) and (buffers == 2 or prefetch + 1 < buffers)
         plan = RowPlan(
             layout="flat" if values["layout"] == "flat" else "rows",
             pack=pack,
             chunk=chunk,
-            buffers=int(values["buffers"]),
+            buffers=buffers,
+            prefetch=prefetch,
+            skewed=skewed,
             load_queue=cast("Queue", values["load_queue"]),
             store_queue=cast("Queue", values["store_queue"]),
             statistics="bn_stats" if values["statistics"] == "bn_stats" else "two_pass",
@@ -226,6 +237,15 @@ def _is_flat(traces: Traces) -> bool:
     return True
 
 
+def _last_reduction(steps: tuple[Step, ...]) -> int:
+    """Return the position of the last step that reduces rows."""
+    return max(
+        i
+        for i, step in enumerate(steps)
+        if step.call in ("tensor_reduce", "bn") or step.reduce_to is not None
+    )
+
+
 def _leaves(graph: Graph) -> frozenset[int]:
     """Return inputs, and reshapes of inputs, which are loaded as reshaped."""
     leaves = set()
@@ -267,6 +287,7 @@ class _Renderer:
         self._n_pack = new("PACK") if self._is_packed else ""
         self._n_chunk = new("CHUNK") if plan.chunk else ""
         self._n_buffers = new("BUFFERS") if plan.buffers > 2 else ""
+        self._slot = new("slot") if plan.buffers > 2 else ""
         self._carries = {
             n.number: new("carry") for n in self._graph if n.op is Op.CUMSUM and self._column
         }
@@ -330,33 +351,54 @@ class _Renderer:
         ]
 
     def _loop_body(self, plan: RowPlan) -> Lines:
+        """Write the loop over tiles, as one pass or as stages that run some tiles apart."""
         lines = Lines(1)
+        lag = plan.prefetch + plan.skewed
+        if not lag:
+            self._each_tile(lines, lambda: self._tile(lines))
+            return lines
+        new = self._names.new
+        tiles, step = new("tiles"), new("step")
+        lines.add(f"{tiles} = []")
+        self._each_tile(lines, lambda: lines.add(f"{tiles}.append(({self._fields()}))"))
+        lines.add()
+        self._stages(lines, tiles, step)
+        return lines
+
+    def _fields(self) -> str:
+        """The variables that say where a tile is."""
+        names = (self._start, self._stop, self._rows, self._pack, self._column, self._width)
+        return ", ".join(name for name in names if name)
+
+    def _each_tile(self, lines: Lines, body: Callable[[], None]) -> None:
+        """Write the loops that visit the tiles one after another."""
         start, stop, rows, n = self._start, self._stop, self._rows, self._n_rows
-        needs_block = bool(self._n_buffers)
-        partitions = self._n_partitions
+        plan, partitions = self._plan, self._n_partitions
+        counts = bool(self._n_buffers) and not (plan.prefetch + plan.skewed)
+        if counts:
+            lines.add(f"{self._block} = 0")
         if plan.layout == "flat":
             lines.comment(
                 "The shape does not matter here: each tile is a run of consecutive elements, "
                 "CHUNK of them on each partition; what is left over makes narrower tiles."
             )
             lines.add(f"{start} = 0")
-            if needs_block:
-                lines.add(f"{self._block} = 0")
             with lines.block(f"while {start} < {n}:"):
                 left = f"({n} - {start})"
                 lines.add(f"{self._width} = min({self._n_chunk}, max(1, {left} // {partitions}))")
                 lines.add(f"{rows} = min({partitions}, {left} // {self._width})")
                 lines.add(f"{stop} = {start} + {rows} * {self._width}")
-                self._tile(lines)
-                self._next(lines, needs_block)
-        elif self._is_packed:
+                body()
+                lines.add(f"{start} = {stop}")
+                if counts:
+                    lines.add(f"{self._block} += 1")
+            return
+        if self._is_packed:
             lines.comment(
                 f"{self._n_pack} consecutive rows lie side by side on a partition, so that copies "
                 "are long; the rows left over at the end take a partition each."
             )
             lines.add(f"{start} = 0")
-            if needs_block:
-                lines.add(f"{self._block} = 0")
             with lines.block(f"while {start} < {n}:"):
                 lines.add(
                     f"{self._pack} = {self._n_pack} if {n} - {start} >= "
@@ -364,34 +406,75 @@ class _Renderer:
                 )
                 lines.add(f"{rows} = min({partitions}, {n} - {start})")
                 lines.add(f"{stop} = {start} + {rows} * {self._pack}")
-                self._tile(lines)
-                self._next(lines, needs_block)
-        else:
-            block = f"for {start} in range(0, {n}, {partitions}):"
-            with lines.block(block):
-                lines.add(f"{stop} = min({start} + {partitions}, {n})")
-                lines.add(f"{rows} = {stop} - {start}")
-                if self._column:
-                    width = self._row_width()
-                    if needs_block:
-                        lines.add(f"{self._block} = 0")
-                    for carry in self._carries.values():
-                        lines.add(f"{carry} = 0.0")
-                    with lines.block(f"for {self._column} in range(0, {width}, {self._n_chunk}):"):
-                        lines.add(f"{self._width} = min({self._n_chunk}, {width} - {self._column})")
-                        self._tile(lines)
-                        if needs_block:
-                            lines.add(f"{self._block} += 1")
-                else:
-                    if needs_block:
-                        lines.add(f"{self._block} = {start} // {partitions}")
-                    self._tile(lines)
-        return lines
+                body()
+                lines.add(f"{start} = {stop}")
+                if counts:
+                    lines.add(f"{self._block} += 1")
+            return
+        with lines.block(f"for {start} in range(0, {n}, {partitions}):"):
+            lines.add(f"{stop} = min({start} + {partitions}, {n})")
+            lines.add(f"{rows} = {stop} - {start}")
+            if not self._column:
+                body()
+                if counts:
+                    lines.add(f"{self._block} += 1")
+                return
+            width = self._row_width()
+            with lines.block(f"for {self._column} in range(0, {width}, {self._n_chunk}):"):
+                lines.add(f"{self._width} = min({self._n_chunk}, {width} - {self._column})")
+                body()
+                if counts:
+                    lines.add(f"{self._block} += 1")
 
-    def _next(self, lines: Lines, needs_block: bool) -> None:
-        lines.add(f"{self._start} = {self._stop}")
-        if needs_block:
-            lines.add(f"{self._block} += 1")
+    def _stages(self, lines: Lines, tiles: str, step: str) -> None:
+        """Write loads, reductions and the rest as stages, each some tiles behind the first."""
+        plan, new = self._plan, self._names.new
+        lag = plan.prefetch + plan.skewed
+        split = _last_reduction(self._region_of_tiles().steps) + 1 if plan.skewed else 0
+        lines.comment(
+            f"Loads run {plan.prefetch} tiles ahead"
+            + (", and a tile's reductions are issued before its forerunner is finished"
+               if plan.skewed else "")
+            + ": in program order, so that no engine waits at the head of its stream."
+        )  # fmt: skip
+        loaded = new("loaded")
+        begun = new("begun") if plan.skewed else ""
+        lines.add(f"{loaded} = []")
+        if begun:
+            lines.add(f"{begun} = []")
+        with lines.block(f"for {step} in range(len({tiles}) + {lag}):"):
+            with lines.block(f"if {step} < len({tiles}):"):
+                self._enter(lines, tiles, step)
+                self._load_stage(lines)
+                self._views.update(self._column_views())
+                emitter = self._emitter(lines)
+                variables = emitter.carried(0)
+                lines.add(f"{loaded}.append(({', '.join(variables)},))")
+            if begun:
+                at = f"{step} - {plan.prefetch}" if plan.prefetch else step
+                upper = f" < len({tiles})"
+                condition = f"0 <= {at}{upper}" if plan.prefetch else f"{at}{upper}"
+                with lines.block(f"if {condition}:"):
+                    self._enter(lines, tiles, at)
+                    lines.add(f"({', '.join(variables)},) = {loaded}[{at}]")
+                    emitter.emit(0, split)
+                    variables = emitter.carried(split)
+                    lines.add(f"{begun}.append(({', '.join(variables)},))")
+            with lines.block(f"if {step} >= {lag}:"):
+                at = f"{step} - {lag}"
+                self._enter(lines, tiles, at)
+                lines.add(f"({', '.join(variables)},) = {begun or loaded}[{at}]")
+                for carry in self._carries.values():
+                    with lines.block(f"if {self._column} == 0:"):
+                        lines.add(f"{carry} = 0.0")
+                emitter.emit(split, len(emitter.region.steps))
+                self._store_stage(lines)
+
+    def _enter(self, lines: Lines, tiles: str, at: str) -> None:
+        lines.add(f"{self._fields()} = {tiles}[{at}]")
+        if self._n_buffers:
+            inner = at if at.isidentifier() else f"({at})"
+            lines.add(f"{self._slot} = {inner} % {self._n_buffers}")
 
     def _row_width(self) -> str:
         graph = self._graph
@@ -400,15 +483,30 @@ class _Renderer:
     # -- one tile --------------------------------------------------------------------------------
 
     def _tile(self, body: Lines) -> None:
-        graph, problem = self._graph, self._traces.problem
         if self._n_buffers:
-            slot = self._names.new("slot")
-            body.add(f"{slot} = {self._block} % {self._n_buffers}")
-            self._slot = slot
+            body.add(f"{self._slot} = {self._block} % {self._n_buffers}")
+        for carry in self._carries.values():
+            with body.block(f"if {self._column} == 0:"):
+                body.add(f"{carry} = 0.0")
         body.add()
+        self._load_stage(body)
+        self._views.update(self._column_views())
+        emitter = self._emitter(body)
+        emitter.emit(0, len(emitter.region.steps))
+        self._store_stage(body)
+
+    def _load_stage(self, body: Lines) -> None:
         tiles = [n for n in self._region.leaves if self._layouts[n] in (Layout.TILE, Layout.ROW)]
         for index, number in enumerate(tiles):
             self._load(body, number, index)
+
+    def _store_stage(self, body: Lines) -> None:
+        body.add()
+        for out, number in zip(self._traces.problem.outputs, self._graph.outputs, strict=True):
+            self._store(body, number, out.name, out.dtype)
+
+    def _column_views(self) -> dict[int, View]:
+        """Name the tiles of column vectors, and emit what depends on them alone."""
         columns = [n for n in self._region.leaves if self._layouts[n] is Layout.COLUMN]
         for number in columns:
             self._views[number] = View(
@@ -419,9 +517,13 @@ class _Renderer:
             )
         self._columns = columns
         self._emit_columns()
+        return self._views
+
+    def _emitter(self, body: Lines) -> Emitter:
+        """Return the emitter of what is computed per tile, ready for its first step."""
         emitter = Emitter(
             traces=self._traces,
-            region=self._tile_region(),
+            region=self._region_of_tiles(),
             layouts=self._layouts,
             names=self._names,
             account=self._account,
@@ -440,17 +542,15 @@ class _Renderer:
             views=self._views,
             carries=self._carries,
         )
-        for out, number in zip(problem.outputs, graph.outputs, strict=True):
+        for out, number in zip(self._traces.problem.outputs, self._graph.outputs, strict=True):
             if self._writes_directly(number, out.dtype):
                 emitter.destinations[number] = partial(
                     self._io_tile, body, number, f"{out.name}_tile", out.dtype
                 )
-        emitter.run()
-        body.add()
-        for out, number in zip(problem.outputs, graph.outputs, strict=True):
-            self._store(body, number, out.name, out.dtype)
+        emitter.prepare()
+        return emitter
 
-    def _tile_region(self) -> Region:
+    def _region_of_tiles(self) -> Region:
         steps = tuple(s for s in self._region.steps if s.layout is not Layout.COLUMN)
         return Region(steps, self._region.leaves, self._region.scratch, self._region.options)
 
@@ -556,7 +656,8 @@ class _Renderer:
         if buffers == 2 or is_row:
             shape = (self._rows, self._pack or 1) if is_row else (self._rows, *pack, width)
             body.allocate(variable, shape, dtype)
-            self._account.sbuf([s * self._plan.pack for s in sizes], dtype, 2)
+            alive = max(2, self._plan.prefetch + self._plan.skewed + 1)
+            self._account.sbuf([s * self._plan.pack for s in sizes], dtype, alive)
             return View(variable, layout, dtype, self._is_packed)
         ring = self._names.new(f"{name}_ring" if buffers > 2 else f"{name}_buffer")
         full = self._n_chunk if self._width else width

@@ -24,7 +24,8 @@ from nkisim.errors import (
     UnsupportedError,
 )
 from nkisim.execute.fuel import Fuel
-from nkisim.execute.interpreter import Execution, execute
+from nkisim.execute.interpreter import Execution, Interpreter
+from nkisim.execute.result import TripLog
 from nkisim.frontend.arguments import TensorSpec as TensorArgument
 from nkisim.frontend.static import check_source
 from nkisim.ir.fingerprint import fingerprint
@@ -98,8 +99,10 @@ class Judge:
         self.keep_cases = keep_cases
         self.machine = load_machine(options.machine)
         self._bounds: Bounds | None = None
-        self._cases: dict[tuple[str, int], Case] = {}
+        self._cases: dict[tuple[str, int, int], Case] = {}
+        self._secret = options.seed
         self._seconds: dict[str, float] = {}
+        self._trips: TripLog | None = None
 
     @property
     def bounds(self) -> Bounds:
@@ -108,14 +111,21 @@ class Judge:
             self._bounds = bounds_of(self.task, self.task.main, self.machine)
         return self._bounds
 
-    def evaluate(self, source: str) -> Evaluation:
-        """Judge one kernel."""
+    def evaluate(self, source: str, *, secret: int | None = None) -> Evaluation:
+        """Judge one kernel.
+
+        Args:
+            source: The kernel file.
+            secret: Secret to derive input seeds from instead of the options' own.
+        """
         self._seconds = {}
+        self._secret = self.options.seed if secret is None else secret
         result = self._cascade(source)
         return replace(result, seconds=dict(self._seconds))
 
     def chrome_trace(self, source: str) -> dict[str, object]:
         """Return the Chrome trace of a kernel at the main shape."""
+        self._trips = None
         return chrome_trace(self._profile(self._trace(source, self.task.main)))
 
     # -- the cascade --------------------------------------------------------------------------
@@ -139,9 +149,15 @@ class Judge:
             except (NkisimError, ProgramError) as error:
                 return self._refused(error, Stage.TRACE, dims)
             layers = traced.layers
+            self._trips = None
             warnings += [str(d) for d in traced.diagnostics if d.kind == "warning"]
+            try:
+                with self._timed("plan"):
+                    interpreter = Interpreter(traced.program, fuel=self.options.fuel)
+            except (NkisimError, ProgramError) as error:
+                return self._refused(error, stage, dims)
             for number in range(count):
-                outcome = self._run(traced, dims, stage, number)
+                outcome = self._run(interpreter, dims, stage, number)
                 if isinstance(outcome, Evaluation):
                     return replace(outcome, layers=layers)
                 ratio = max(ratio, outcome.ratio)
@@ -165,13 +181,14 @@ class Judge:
         )
 
     def _run(
-        self, traced: TraceResult, dims: Dims, stage: Stage, number: int
+        self, interpreter: Interpreter, dims: Dims, stage: Stage, number: int
     ) -> Evaluation | Comparison:
         with self._timed("inputs"):
             case = self._case(stage, dims, number)
         try:
             with self._timed("execute"):
-                execution = self._execute(traced, case)
+                execution = self._execute(interpreter, case)
+                self._trips = execution.trips or self._trips
         except (NkisimError, ProgramError) as error:
             return self._refused(error, stage, dims)
         with self._timed("compare"):
@@ -191,16 +208,15 @@ class Judge:
             error_ratio=None if np.isinf(found.ratio) else found.ratio,
         )
 
-    def _execute(self, traced: TraceResult, case: Case) -> Execution:
-        inputs = [case.inputs[spec.name] for spec in self.task.inputs]
-        return execute(traced.program, inputs, fuel=self.options.fuel)
+    def _execute(self, interpreter: Interpreter, case: Case) -> Execution:
+        return interpreter.run([case.inputs[spec.name] for spec in self.task.inputs])
 
     def _case(self, stage: Stage, dims: Dims, number: int) -> Case:
-        key = (stage.value, number)
+        key = (stage.value, self._secret, number)
         found = self._cases.get(key)
         if found is not None:
             return found
-        seed = seed_for(self.options.seed, stage, number)
+        seed = seed_for(self._secret, stage, number)
         inputs = self.task.draw(dims, seed=seed, family=self.task.check.families[0])
         expected = self.task.reference(inputs)
         case = Case(inputs, expected, self.task.error_scale(inputs, expected))
@@ -261,11 +277,11 @@ class Judge:
         )
 
     def _profile(self, traced: TraceResult) -> Profile:
-        executed = None
-        if traced.program.loops:
+        trips = self._trips
+        if traced.program.is_dynamic and trips is None:
             case = self._case(Stage.MAIN, self.task.main, 0)
-            trips = self._execute(traced, case).trips
-            executed = None if trips is None else trips.executed
+            trips = self._execute(Interpreter(traced.program), case).trips
+        executed = None if trips is None or not traced.program.loops else trips.executed
         return profile_program(traced.program, self.machine, executed=executed)
 
     # -- refusals -----------------------------------------------------------------------------

@@ -65,19 +65,22 @@ class EvaluatorPool:
             if evaluator is not None:
                 await self._stop(evaluator)
 
-    async def evaluate(self, task: Path, source: str, options: JudgeOptions) -> Evaluation:
+    async def evaluate(
+        self, task: Path, source: str, options: JudgeOptions, *, secret: int | None = None
+    ) -> Evaluation:
         """Judge one kernel and return the verdict; never raises for what the kernel does.
 
         Args:
             task: The task's folder.
             source: The kernel file.
             options: How to judge.
+            secret: Secret to derive input seeds from instead of the options' own.
 
         Raises:
             TaskError: The task itself is broken.
             SandboxError: Generated code cannot be run safely on this machine.
         """
-        job = self._job("evaluate", task, options, source=source)
+        job = self._job("evaluate", task, options, source=source, secret=secret)
         try:
             answer = await self._submit(job)
         except TimeoutError:

@@ -55,7 +55,7 @@ class Server:
                 return {"ok": True}
             judge = self._judge(job)
             if job["kind"] == "evaluate":
-                return {"ok": True, "evaluation": judge.evaluate(job["source"]).to_json()}
+                return {"ok": True, "evaluation": judge.evaluate(job["source"], secret=job.get("secret")).to_json()}
             if job["kind"] == "bounds":
                 bounds = judge.bounds
                 return {"ok": True, "floor_ns": bounds.floor_ns, "bound_ns": bounds.bound_ns}

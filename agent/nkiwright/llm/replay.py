@@ -95,7 +95,7 @@ def read_recording(path: Path) -> list[Row]:
     if not _is_json(lines[-1]):
         lines.pop()
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        if not line.strip() or (number == 1 and _seed_of(line) is not None):
             continue
         try:
             rows.append(Row.from_json(json.loads(line)))
@@ -108,17 +108,41 @@ def read_recording(path: Path) -> list[Row]:
     return rows
 
 
+def read_judge_seed(path: Path) -> int | None:
+    """Return the judge's secret of the recorded run, or None if the recording has none.
+
+    Requests quote what the judge saw, so a run replays only under the same inputs.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            return _seed_of(file.readline())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _seed_of(line: str) -> int | None:
+    """Return the seed of a recording's first line, or None if it is another line."""
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return None
+    seed = data.get("judge_seed") if isinstance(data, dict) else None
+    return seed if isinstance(seed, int) else None
+
+
 class Recorder:
     """A model that writes down every answer of another one.
 
     Args:
         model: The model that answers.
         path: File that rows are appended to; made when the first answer comes.
+        judge_seed: Secret of the run's judge, written first into a new recording.
     """
 
-    def __init__(self, model: Model, path: Path) -> None:
+    def __init__(self, model: Model, path: Path, *, judge_seed: int | None = None) -> None:
         self._model = model
         self._path = path
+        self._judge_seed = None if path.exists() else judge_seed
         rows = read_recording(path) if path.exists() else []
         self._asked: Counter[str] = Counter(row.digest for row in rows)
         self._lock = threading.Lock()
@@ -143,6 +167,10 @@ class Recorder:
         """Append one line with one write, so that a crash leaves whole lines or a torn last one."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
+            if self._judge_seed is not None:
+                head = {"schema_version": SCHEMA_VERSION, "judge_seed": self._judge_seed}
+                line = json.dumps(head, separators=(",", ":")) + "\n" + line
+                self._judge_seed = None
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 data = line.encode()
@@ -165,6 +193,7 @@ class ReplayModel:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.judge_seed = read_judge_seed(path)
         self._rows = sorted(read_recording(path), key=lambda row: row.occurrence)
         self._answers: dict[str, list[Completion]] = {}
         for row in self._rows:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nkiwright.budget import BudgetExceeded
 from nkiwright.candidate import Candidate, Draft, best_of
+from nkiwright.errors import ModelError
 from nkiwright.evaluate import Evaluation, Stage
 from nkiwright.events import (
     BestChanged,
@@ -44,20 +45,21 @@ class Nodes:
     should_stop: Callable[[], str | None]
     """Reason to start nothing new (budget, interrupt), or None."""
     candidates: list[Candidate] = field(default_factory=list)
+    exhausted: str | None = None
+    """Why the writer has nothing more to give."""
+    model_error: ModelError | None = None
+    """The last failure of the model provider."""
     _numbers: Any = field(default_factory=itertools.count)
-    _gate: asyncio.Semaphore | None = None
 
     # -- rounds -------------------------------------------------------------------------------
 
     async def plan_round(self, state: LoopState) -> dict[str, Any]:
         """Decide how many lineages to start next, or stop."""
-        reason = self.should_stop()
+        reason = self.should_stop() or self.exhausted
         drafted = state.get("drafted", 0)
         width = self.strategy.next_width(drafted, self.candidates)
         if reason is None and width == 0:
             reason = "all drafts are judged"
-        if reason is None and self._is_exhausted:
-            reason = "the writer has nothing more to give"
         if reason is not None:
             return {"stopped": reason, "width": 0}
         return {
@@ -66,8 +68,6 @@ class Nodes:
             "width": width,
             "stopped": None,
         }
-
-    _is_exhausted: bool = False
 
     async def select(self, state: LoopState) -> dict[str, Any]:
         """Note the fastest correct candidate."""
@@ -86,15 +86,21 @@ class Nodes:
         return await self._write(lambda: self.writer.repair(history))
 
     async def _write(self, write: Callable[[], Awaitable[Draft]]) -> dict[str, Any]:
-        if self.should_stop() is not None:
-            return {"pending": None, "stopped": "stopped"}
+        reason = self.should_stop() or self.exhausted
+        if reason is not None:
+            return {"pending": None, "stopped": reason}
         try:
             draft = await write()
         except WriterStopped as stop:
-            if not self._is_exhausted:
+            if self.exhausted is None:
                 self.emit(StrategyNote(text=str(stop)))
-            self._is_exhausted = True
+                self.exhausted = str(stop)
             return {"pending": None, "stopped": str(stop)}
+        except ModelError as error:
+            self.model_error = error
+            if not error.is_transient:
+                self.exhausted = str(error)
+            return {"pending": None, "stopped": str(error)}
         return {
             "pending": {
                 "source": draft.source,
@@ -114,7 +120,13 @@ class Nodes:
         number = next(self._numbers)
         parent = history[-1]["number"] if history else None
         self.emit(CandidateDrafted(candidate=number, parent=parent, origin=draft.origin))
-        evaluation = None if draft.source is None else await self.judge(draft.source)
+        evaluation: Evaluation | None = None
+        if draft.source is not None:
+            try:
+                evaluation = await self.judge(draft.source)
+            except BudgetExceeded as stop:
+                self.exhausted = self.exhausted or str(stop)
+                return {"pending": None}
         candidate = Candidate(
             number=number,
             parent=parent,
@@ -134,6 +146,8 @@ class Nodes:
     def after_verifying(self, state: LineageState) -> Literal["repair", "end"]:
         """Repair a refused kernel unless it is hopeless."""
         history = [Candidate.from_json(item) for item in state["history"]]
+        if self.exhausted is not None or not history:
+            return "end"
         last = history[-1]
         if last.is_correct or not self.writer.can_repair or last.attempt >= self.max_repairs:
             return "end"

@@ -151,7 +151,7 @@ class ModelWriter:
     async def _ask(self, messages: Sequence[Message], *, index: int, purpose: Origin) -> Draft:
         call = self._request(messages, index=index)
         try:
-            reservation = self._budget.reserve(self._model.name, call)
+            reservation = await self._budget.acquire(self._model.name, call)
         except BudgetExceeded as error:
             raise WriterStopped(str(error)) from error
         number = self._calls
@@ -159,16 +159,16 @@ class ModelWriter:
         self._emit(CallStarted(call=number, purpose=purpose, model=self._model.name))
         start = time.monotonic()
         completion: Completion | None = None
-        problem: str | None = None
+        problem: BaseException | None = None
         try:
             completion = await self._model.complete(
                 reservation.call, lambda text: self._emit(TokenDelta(call=number, text=text))
             )
-        except Exception as error:
-            problem = str(error)
+        except BaseException as error:
+            problem = error
             raise
         finally:
-            usage = reservation.settle(completion)
+            usage = reservation.settle(completion, error=problem)
             self._emit(
                 CallFinished(
                     call=number,
@@ -179,7 +179,7 @@ class ModelWriter:
                         usd=cost_usd(self._model.name, usage),
                     ),
                     seconds=time.monotonic() - start,
-                    error=problem,
+                    error=None if problem is None else str(problem),
                 )
             )
         found = extract_kernel(completion.text, finish_reason=completion.finish_reason)
