@@ -152,9 +152,7 @@ async def asolve(
     async with AsyncExitStack() as stack:
         if pool is None:
             pool = await stack.enter_async_context(
-                EvaluatorPool(
-                    workers=chosen.workers or 2, unsafe_no_sandbox=unsafe_no_sandbox
-                )
+                EvaluatorPool(workers=chosen.workers or 2, unsafe_no_sandbox=unsafe_no_sandbox)
             )
         spec = chosen.model or "autoschedule"
         made: Model | None = None
@@ -275,9 +273,7 @@ def _judging(run: _Run, options: JudgeOptions) -> Callable[[str], Any]:
     async def judge(source: str) -> Evaluation:
         if source not in seen:
             run.budget.count_evaluation()
-            seen[source] = asyncio.create_task(
-                run.pool.evaluate(run.task.folder, source, options)
-            )
+            seen[source] = asyncio.create_task(run.pool.evaluate(run.task.folder, source, options))
         return await seen[source]
 
     return judge
@@ -309,22 +305,16 @@ async def _baseline(run: _Run) -> Evaluation | None:
         return None
     evaluation = await run.pool.evaluate(run.task.folder, run.task.baseline_text, run.options)
     if not evaluation.is_correct:
-        run.emit(
-            StrategyNote(text=f"the task's own baseline is refused: {evaluation.message}")
-        )
+        run.emit(StrategyNote(text=f"the task's own baseline is refused: {evaluation.message}"))
         return None
     return evaluation
 
 
-def _writer(
-    run: _Run, model: Model | None, bound_ns: float, baseline: Evaluation | None
-) -> Writer:
+def _writer(run: _Run, model: Model | None, bound_ns: float, baseline: Evaluation | None) -> Writer:
     if model is None:
         from nkiwright.writers.autoschedule import AutoscheduleWriter
 
-        return AutoscheduleWriter(
-            run.task, machine=run.settings.machine, seed=run.settings.seed
-        )
+        return AutoscheduleWriter(run.task, machine=run.settings.machine, seed=run.settings.seed)
     return ModelWriter(
         run.task,
         model,
@@ -430,7 +420,7 @@ def _why_none(candidates: list[Candidate]) -> str:
     if not last:
         return "no reply contained a kernel"
     evaluation = last[-1].evaluation
-    assert evaluation is not None  # noqa: S101 - filtered above
+    assert evaluation is not None
     return f"none of {len(candidates)} kernels is correct; the last: {evaluation.message}"
 
 

@@ -50,7 +50,7 @@ class Diagnostic:
     def __str__(self) -> str:
         lines = [f"{self.code} {self.message}"]
         if self.place is not None:
-            lines.append(f"  {str(self.place):<14} {self.place.text}".rstrip())
+            lines.append(f"  {self.place!s:<14} {self.place.text}".rstrip())
         lines += [f"  {'from':<8} {caller}   {caller.text}".rstrip() for caller in self.callers[:2]]
         for label, text in (("got", self.got), ("allowed", self.allowed), ("hint", self.hint)):
             if text:

@@ -47,9 +47,7 @@ def kernel(q, k, v):
             columns = min(N_TILE, seen - n0)
             acc = nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.psum)
             nisa.nc_matmul(dst=acc, stationary=q_t, moving=k_t[:, n0 : n0 + columns])
-            nisa.activation(
-                dst=scores[:, n0 : n0 + columns], op=nl.copy, data=acc, scale=scale
-            )
+            nisa.activation(dst=scores[:, n0 : n0 + columns], op=nl.copy, data=acc, scale=scale)
         # Only the diagonal block needs the mask: row >= column.
         nisa.affine_select(
             dst=scores[:, q0:seen],
@@ -64,7 +62,11 @@ def kernel(q, k, v):
         total = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
         weights = nl.ndarray((rows, seen), dtype=nl.float32, buffer=nl.sbuf)
         nisa.activation_reduce(
-            dst=weights, op=nl.exp, data=scores, bias=negative_max, reduce_op=nl.add,
+            dst=weights,
+            op=nl.exp,
+            data=scores,
+            bias=negative_max,
+            reduce_op=nl.add,
             reduce_res=total,
         )
         inverse = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)

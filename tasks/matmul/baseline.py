@@ -1,4 +1,4 @@
-"""Naive matmul: 128 x 512 output tiles, K accumulated in PSUM, the left tiles of a row loaded once."""
+"""Naive matmul: 128 x 512 output tiles, K accumulated in PSUM, left tiles loaded once a row."""
 
 import nki
 import nki.isa as nisa

@@ -34,9 +34,7 @@ def kernel(x_t, w, b):
                 nisa.dma_copy(dst=right, src=w[k0 : k0 + depth, n0 : n0 + columns])
                 nisa.nc_matmul(dst=acc, stationary=left[i], moving=right)
             z = nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_tensor(
-                dst=z, data1=acc, data2=bias[0:rows, n0 : n0 + columns], op=nl.add
-            )
+            nisa.tensor_tensor(dst=z, data1=acc, data2=bias[0:rows, n0 : n0 + columns], op=nl.add)
             out = nl.ndarray((rows, columns), dtype=y.dtype, buffer=nl.sbuf)
             nisa.activation(dst=out, op=nl.gelu_apprx_tanh, data=z)
             nisa.dma_copy(dst=y[m0 : m0 + rows, n0 : n0 + columns], src=out)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nkisim.machine.spec import Machine
-from nkiwright.autoschedule.plan import Plan, Value
+from nkiwright.autoschedule.plan import QUEUES, Plan, Queue, Value
 
 _ATTEMPTS = 2000
 _SBUF_SHARE = 0.92
@@ -38,6 +38,18 @@ class Rendered:
     sbuf_bytes: tuple[int, ...]
     """Bytes per partition, at each known set of sizes."""
     psum_banks: int
+
+
+def queues_of(machine: Machine, *, is_many: bool = False) -> tuple[Queue, ...]:
+    """Return who may issue copies; hardware descriptors came with NeuronCore-v3.
+
+    Args:
+        machine: The machine.
+        is_many: Whether several tensors are copied, so that they may be spread over two queues.
+    """
+    if machine.generation < 3:
+        return ("default", "gpsimd")
+    return QUEUES if is_many else QUEUES[:-1]
 
 
 class Family(Protocol):

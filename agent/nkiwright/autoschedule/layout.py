@@ -12,9 +12,9 @@ from typing import cast
 
 from nkisim.dtypes import DTYPES
 from nkisim.machine.spec import Machine
-from nkiwright.autoschedule.grammar import Knob, Rendered
+from nkiwright.autoschedule.grammar import Knob, Rendered, queues_of
 from nkiwright.autoschedule.graph import Op, refuse
-from nkiwright.autoschedule.plan import QUEUES, Eviction, Plan, Queue, TransposePlan, Value
+from nkiwright.autoschedule.plan import Eviction, Plan, Queue, TransposePlan, Value
 from nkiwright.autoschedule.problem import NotCovered
 from nkiwright.autoschedule.symbols import Traces
 from nkiwright.autoschedule.writer import (
@@ -61,8 +61,8 @@ class TransposeFamily:
             Knob("tile_columns", tuple(c for c in _COLUMNS if c < columns + step)),
             Knob("group", groups),
             Knob("eviction", ("vector", "scalar", "alternate")),
-            Knob("load_queue", QUEUES[:-1]),
-            Knob("store_queue", QUEUES),
+            Knob("load_queue", queues_of(machine)),
+            Knob("store_queue", queues_of(machine, is_many=True)),
         )
 
     def build(self, values: Mapping[str, Value]) -> Plan:

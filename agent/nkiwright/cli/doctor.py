@@ -45,14 +45,14 @@ class DoctorReport:
 
 def examine(environ: Mapping[str, str]) -> DoctorReport:
     """Try everything that a solve needs."""
-    from nkisim.worker.limits import probe_layers
+    from nkisim.worker import probe_layers
 
     findings = [
         Finding("python", True, True, f"{platform.python_version()} on {platform.platform()}"),
     ]
     report = probe_layers()
     findings += [
-        Finding(f"layer {layer.name}", layer.state == "active", layer.is_mandatory, layer.detail)
+        Finding(f"layer {layer.name}", layer.state == "active", layer.mandatory, layer.detail)
         for layer in report.layers
     ]
     for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
@@ -71,9 +71,7 @@ def show(report: DoctorReport) -> None:
         state = Text("ok", style="green") if finding.is_ok else Text("missing", style="yellow")
         if finding.is_needed and not finding.is_ok:
             state = Text("MISSING", style="bold red")
-        table.add_row(
-            finding.name, state, "yes" if finding.is_needed else "no", finding.detail
-        )
+        table.add_row(finding.name, state, "yes" if finding.is_needed else "no", finding.detail)
     print_result(table)
     verdict = (
         "generated kernels can be run safely on this machine"

@@ -30,7 +30,7 @@ app = typer.Typer(
 )
 runs_app = typer.Typer(help="List, show and remove run folders.", no_args_is_help=True)
 tasks_app = typer.Typer(help="List tasks.", no_args_is_help=True)
-config_app = typer.Typer(help="Show the configuration and where it comes from.", no_args_is_help=True)
+config_app = typer.Typer(help="Show the settings and where they come from.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(runs_app, name="runs")
 app.add_typer(config_app, name="config")
@@ -39,9 +39,7 @@ Model = Annotated[
     str | None,
     typer.Option(help="openai:NAME, anthropic:NAME, replay:FILE or autoschedule (default)."),
 ]
-BaseUrl = Annotated[
-    str | None, typer.Option(help="Server that speaks the provider's protocol.")
-]
+BaseUrl = Annotated[str | None, typer.Option(help="Server that speaks the provider's protocol.")]
 Samples = Annotated[int | None, typer.Option(help="Kernels to draft.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the search.")]
 Machine = Annotated[str | None, typer.Option(help="trn1, trn2 or trn3.")]
@@ -249,9 +247,8 @@ def runs_list(runs_dir: RunsDir = None, as_json: AsJson = False, debug: Debug = 
             table.add_column(name)
         for s in summaries:
             solved = "–" if s.is_solved is None else ("yes" if s.is_solved else "no")
-            table.add_row(
-                s.run, s.status, s.model or "–", solved, microseconds(s.latency_ns), times(s.speedup)
-            )
+            latency, speedup = microseconds(s.latency_ns), times(s.speedup)
+            table.add_row(s.run, s.status, s.model or "–", solved, latency, speedup)
         print_result(table)
         return 0
 

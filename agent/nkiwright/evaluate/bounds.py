@@ -121,10 +121,8 @@ def _elementwise_ns(graph: Graph, machine: Machine, *, is_16bit: bool) -> float:
     for node in graph:
         if node.op in REDUCTIONS or node.op is Op.CUMSUM:
             elements += prod(graph[node.args[0]].shape)
-        elif node.op in ELEMENTWISE or node.op is Op.SELECT_TRIANGLE:
-            # A constant subexpression or a column costs next to nothing.
-            if node.shape and node.args:
-                elements += prod(node.shape)
+        elif (node.op in ELEMENTWISE or node.op is Op.SELECT_TRIANGLE) and node.args:
+            elements += prod(node.shape)
     if any(node.op in (Op.MASK, Op.SELECT_TRIANGLE) for node in graph):
         elements /= 2
     fastest = 4.0 if machine.dve.fast_modes and is_16bit else 1.0

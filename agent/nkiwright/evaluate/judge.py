@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nkisim.api import TraceFailed, TraceResult, trace_bundle
+from nkisim.dtypes import DTYPES
 from nkisim.errors import (
     Diagnostic,
     DiagnosticError,
@@ -24,15 +25,14 @@ from nkisim.errors import (
     UnsupportedError,
 )
 from nkisim.execute.fuel import Fuel
-from nkisim.execute.interpreter import Execution, Interpreter
+from nkisim.execute.interpreter import DEFAULT_FUEL, Execution, Interpreter
 from nkisim.execute.result import TripLog
 from nkisim.frontend.arguments import TensorSpec as TensorArgument
 from nkisim.frontend.static import check_source
 from nkisim.ir.fingerprint import fingerprint
-from nkisim.dtypes import DTYPES
 from nkisim.machine.load import load_machine
-from nkisim.profile.model import Profile, profile_program
 from nkisim.profile.chrome import chrome_trace
+from nkisim.profile.model import Profile, profile_program
 from nkisim.profile.text import render_text
 from nkisim.sources import from_text
 from nkisim.worker.runner import Sandbox
@@ -60,7 +60,7 @@ class JudgeOptions:
     """Wall clock for tracing one shape."""
     max_latency_ns: float | None = None
     """Emulated time above which a kernel is not worth more work; None for no limit."""
-    fuel: Fuel = Fuel()
+    fuel: Fuel = DEFAULT_FUEL
     static_rules: bool = True
     with_profile: bool = True
 
@@ -161,7 +161,7 @@ class Judge:
                 if isinstance(outcome, Evaluation):
                     return replace(outcome, layers=layers)
                 ratio = max(ratio, outcome.ratio)
-        assert traced is not None  # noqa: S101 - the loop above ran
+        assert traced is not None
         return self._time(traced, ratio, tuple(warnings), layers)
 
     def _trace(self, source: str, dims: Dims) -> TraceResult:
@@ -237,44 +237,41 @@ class Judge:
             print_ = fingerprint(traced.program)
         bounds = self.bounds
         limit = self.options.max_latency_ns
-        common = {
-            "latency_ns": profile.latency_ns,
-            "floor_ns": bounds.floor_ns,
-            "bound_ns": bounds.bound_ns,
-            "error_ratio": ratio,
-            "fingerprint": print_,
-            "instructions": len(traced.program),
-            "hbm_bytes": profile.hbm_bytes,
-            "binding": profile.binding,
-            "warnings": warnings,
-            "layers": layers,
-        }
-        if self.options.with_profile:
-            common["profile_text"] = render_text(profile)
-            common["profile"] = profile.to_json()
-        if profile.latency_ns < bounds.floor_ns:
-            return Evaluation(
-                verdict=Verdict.BELOW_FLOOR,
-                stage=Stage.TIME,
-                message=f"emulated {profile.latency_ns:,.0f} ns is below the proved floor of "
-                f"{bounds.floor_ns:,.0f} ns; this is a bug of the emulator, please report it",
-                **common,
-            )
-        if limit is not None and profile.latency_ns > limit:
-            return Evaluation(
-                verdict=Verdict.TOO_SLOW,
-                stage=Stage.TIME,
-                message=f"emulated {profile.latency_ns:,.0f} ns exceeds the limit of "
-                f"{limit:,.0f} ns",
-                **common,
-            )
-        return Evaluation(
+        measured = Evaluation(
             verdict=Verdict.CORRECT,
             stage=Stage.DONE,
             message=f"correct on {self.options.seeds} secret seeds; "
             f"{profile.latency_ns / 1000:,.2f} us emulated",
-            **common,
+            latency_ns=profile.latency_ns,
+            floor_ns=bounds.floor_ns,
+            bound_ns=bounds.bound_ns,
+            error_ratio=ratio,
+            fingerprint=print_,
+            instructions=len(traced.program),
+            hbm_bytes=profile.hbm_bytes,
+            binding=profile.binding,
+            profile_text=render_text(profile) if self.options.with_profile else None,
+            profile=profile.to_json() if self.options.with_profile else None,
+            warnings=warnings,
+            layers=layers,
         )
+        if profile.latency_ns < bounds.floor_ns:
+            return replace(
+                measured,
+                verdict=Verdict.BELOW_FLOOR,
+                stage=Stage.TIME,
+                message=f"emulated {profile.latency_ns:,.0f} ns is below the proved floor of "
+                f"{bounds.floor_ns:,.0f} ns; this is a bug of the emulator, please report it",
+            )
+        if limit is not None and profile.latency_ns > limit:
+            return replace(
+                measured,
+                verdict=Verdict.TOO_SLOW,
+                stage=Stage.TIME,
+                message=f"emulated {profile.latency_ns:,.0f} ns exceeds the limit of "
+                f"{limit:,.0f} ns",
+            )
+        return measured
 
     def _profile(self, traced: TraceResult) -> Profile:
         trips = self._trips

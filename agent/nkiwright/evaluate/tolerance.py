@@ -1,7 +1,7 @@
 """The tolerance rule: element by element, scaled to the reference and the dtype.
 
-An element passes if |error| ≤ rtol·|reference| + c·eps(dtype)·s, where s is the rms of the reference
-over its row (or what the task defines).  A kernel cannot trade one bad tile for many good ones.
+An element passes if |error| ≤ rtol·|reference| + c·eps(dtype)·s, where s is the rms of the
+reference over its row (or what the task defines).  A kernel cannot trade one bad tile for many good ones.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ def _compare_one(
     wrong = error > allowed_error
     if not wrong.any():
         return Comparison(True, ratio, "")
-    found = _worst(
-        spec, got, want, np.where(wrong, error, 0.0), int(wrong.sum()), "the tolerance"
-    )
+    found = _worst(spec, got, want, np.where(wrong, error, 0.0), int(wrong.sum()), "the tolerance")
     return Comparison(False, ratio, found.message)
 
 
@@ -173,9 +171,7 @@ def _worst(
     rows = badness.reshape(badness.shape[0], -1).max(axis=1) > 0
     tiles = -(-len(rows) // TILE_ROWS)
     if tiles > 1:
-        wrong_tiles = [
-            t for t in range(tiles) if rows[t * TILE_ROWS : (t + 1) * TILE_ROWS].any()
-        ]
+        wrong_tiles = [t for t in range(tiles) if rows[t * TILE_ROWS : (t + 1) * TILE_ROWS].any()]
         if len(wrong_tiles) < tiles:
             shown = ", ".join(map(str, wrong_tiles[:6])) + (", …" if len(wrong_tiles) > 6 else "")
             message += f"; only in row tiles {shown} of {tiles} (tiles of {TILE_ROWS} rows)"

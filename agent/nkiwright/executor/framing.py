@@ -1,7 +1,7 @@
 """Messages between the agent and its evaluator processes: length-prefixed JSON.
 
-JSON, not pickle: an evaluator works on data that generated code shaped, and what it answers must not
-be able to run anything in the process that holds the keys.
+JSON, not pickle: an evaluator works on data that generated code shaped, and what it answers must
+not be able to run anything in the process that holds the keys.
 """
 
 from __future__ import annotations

@@ -21,7 +21,13 @@ from nkiwright.evaluate.options import options_to_json
 from nkiwright.executor.framing import HEADER, MAX_MESSAGE, pack, unpack
 
 PASSED_ENVIRONMENT = (
-    "PATH", "LANG", "LC_ALL", "TMPDIR", "HOME", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE",
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "HOME",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
     "NKI_PRECISE_FP",
 )
 """What evaluators inherit; keys never."""
@@ -164,8 +170,8 @@ class EvaluatorPool:
 
     async def _exchange(self, evaluator: _Evaluator, job: dict[str, Any]) -> dict[str, Any]:
         process = evaluator.process
-        assert process.stdin is not None  # noqa: S101 - created with pipes
-        assert process.stdout is not None  # noqa: S101 - created with pipes
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             process.stdin.write(pack(job))
             await process.stdin.drain()

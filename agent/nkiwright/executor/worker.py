@@ -1,7 +1,7 @@
 """An evaluator process: reads jobs from stdin, answers on stdout.
 
-Runs our own code on Programs that generated code shaped, so it holds no keys, has memory limits, and
-may be killed at any moment by the pool.  It owns one sandbox for the kernels' Python.
+Runs our own code on Programs that generated code shaped, so it holds no keys, has memory limits,
+and may be killed at any moment by the pool.  It owns one sandbox for the kernels' Python.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Server:
                 return {"ok": True}
             judge = self._judge(job)
             if job["kind"] == "evaluate":
-                return {"ok": True, "evaluation": judge.evaluate(job["source"], secret=job.get("secret")).to_json()}
+                evaluation = judge.evaluate(job["source"], secret=job.get("secret"))
+                return {"ok": True, "evaluation": evaluation.to_json()}
             if job["kind"] == "bounds":
                 bounds = judge.bounds
                 return {"ok": True, "floor_ns": bounds.floor_ns, "bound_ns": bounds.bound_ns}

@@ -23,15 +23,9 @@ def build_graph(nodes: Nodes, checkpointer: Any | None = None) -> Any:
     lineage.add_node("verify", nodes.verify)
     lineage.add_node("repair", nodes.repair)
     lineage.add_edge(START, "draft")
-    lineage.add_conditional_edges(
-        "draft", nodes.after_writing, {"verify": "verify", "end": END}
-    )
-    lineage.add_conditional_edges(
-        "verify", nodes.after_verifying, {"repair": "repair", "end": END}
-    )
-    lineage.add_conditional_edges(
-        "repair", nodes.after_writing, {"verify": "verify", "end": END}
-    )
+    lineage.add_conditional_edges("draft", nodes.after_writing, {"verify": "verify", "end": END})
+    lineage.add_conditional_edges("verify", nodes.after_verifying, {"repair": "repair", "end": END})
+    lineage.add_conditional_edges("repair", nodes.after_writing, {"verify": "verify", "end": END})
     lineage_graph = lineage.compile()
 
     async def run_lineage(state: LineageState) -> dict[str, Any]:

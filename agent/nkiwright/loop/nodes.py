@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from nkiwright.events import (
     Event,
     StrategyNote,
 )
+from nkiwright.events import Stage as EventStage
 from nkiwright.feedback import feedback_on
 from nkiwright.loop.state import LineageState, LoopState
 from nkiwright.strategies.base import Strategy
@@ -114,7 +115,7 @@ class Nodes:
     async def verify(self, state: LineageState) -> dict[str, Any]:
         """Judge the pending kernel."""
         pending = state["pending"]
-        assert pending is not None  # noqa: S101 - `after_writing` checks it
+        assert pending is not None
         draft = Draft(**pending)
         history = state.get("history", [])
         number = next(self._numbers)
@@ -168,7 +169,7 @@ class Nodes:
         latency = candidate.latency_ns
         if evaluation is None or latency is None:
             feedback = feedback_on(candidate)
-            stage = "extract" if evaluation is None else _event_stage(evaluation.stage)
+            stage: EventStage = "extract" if evaluation is None else _event_stage(evaluation.stage)
             self.emit(
                 CandidateRejected(
                     candidate=candidate.number,
@@ -197,5 +198,15 @@ class Nodes:
         return None if self.baseline_ns is None else self.baseline_ns / latency_ns
 
 
-def _event_stage(stage: Stage) -> Any:
-    return "time" if stage is Stage.DONE else stage.value
+_EVENT_STAGES: Mapping[Stage, EventStage] = {
+    Stage.STATIC: "static",
+    Stage.TRACE: "trace",
+    Stage.TINY: "tiny",
+    Stage.MAIN: "main",
+    Stage.TIME: "time",
+    Stage.DONE: "time",
+}
+
+
+def _event_stage(stage: Stage) -> EventStage:
+    return _EVENT_STAGES[stage]

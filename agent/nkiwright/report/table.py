@@ -55,17 +55,18 @@ def result_table(result: Result) -> RenderableType:
     cost = "no model, 0 tokens, $0.00" if not result.usage.tokens else _cost(result)
     lines.append(
         Text(
-            f"{result.tried} kernels tried, {result.correct} correct; {cost}; "
-            f"{result.usage.seconds:.1f} s"
+            f"{result.tried} kernels tried, {result.correct} correct in "
+            f"{result.usage.seconds:.0f} s; {cost}"
         )
     )
     if result.winner is not None:
-        lines.append(Text(f"correct on every secret seed; kernel   {result.winner.source_path}"))
+        lines.append(Text("the winner is correct on every secret seed"))
+        lines.append(Text(f"kernel  {result.winner.source_path}"))
         if result.winner.certificate:
-            lines.append(Text(f"proof                                  {result.winner.certificate}"))
+            lines.append(Text(f"proof   {result.winner.certificate}"))
     else:
         lines.append(Text(f"no correct kernel: {result.reason}", style="bold red"))
-    lines.append(Text(f"times are emulated: {result.machine_note}", style="dim"))
+    lines.append(Text(f"emulated time: {result.machine_note}", style="dim"))
     state = "solved" if result.solved else "not solved"
     title = f"{result.task} · {state} · {result.model} · {result.machine} · NKI {result.nki}"
     return Panel(Group(*lines), title=title, title_align="left", expand=False)

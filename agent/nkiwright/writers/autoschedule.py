@@ -42,9 +42,7 @@ class AutoscheduleWriter:
 
     def __init__(self, task: Task, *, machine: str, seed: int) -> None:
         try:
-            self._sampler = AutoscheduleSampler(
-                problem_of(task), load_machine(machine), seed=seed
-            )
+            self._sampler = AutoscheduleSampler(problem_of(task), load_machine(machine), seed=seed)
         except NotCovered as error:
             raise NotCoveredError(
                 str(error),

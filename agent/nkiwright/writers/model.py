@@ -1,4 +1,4 @@
-"""A language model as a writer: drafts from a few prompt arms, repairs from the emulator's words."""
+"""A language model as a writer: drafts from prompt arms, repairs from the emulator's words."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ nothing has written is an error with its line.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 

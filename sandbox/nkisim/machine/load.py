@@ -1,4 +1,4 @@
-"""Reads machine descriptions: TOML in, immutable `Machine` out, nothing missing, nothing unknown."""
+"""Reads machine descriptions: TOML in, immutable `Machine` out, no key missing or unknown."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def _group(path: Path, group: str, data: object, sources: dict[str, Source]) -> 
     names = [field.name for field in dataclasses.fields(cls)]
     _same_keys(path, f"{group}.", data, names)
     hints = get_type_hints(cls)
-    return cls(
-        **{k: _quantity(path, f"{group}.{k}", data[k], hints[k], sources) for k in names}
-    )
+    return cls(**{k: _quantity(path, f"{group}.{k}", data[k], hints[k], sources) for k in names})
 
 
 def _same_keys(path: Path, prefix: str, data: dict[str, Any], names: list[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 Confidence = Literal["doc", "figure", "fit", "inferred", "conflict", "assumed"]
 
@@ -184,7 +184,7 @@ class Machine:
             case Engine.GPSIMD | Engine.SYNC:
                 return self.pool.clock_ghz
 
-    def with_changes(self, changes: Mapping[str, float]) -> Machine:
+    def with_changes(self, changes: Mapping[str, Any]) -> Machine:
         """Return a what-if copy with dotted fields replaced, e.g. `{"dma.trigger_ns": 0.0}`."""
         machine = self
         for path, value in changes.items():

@@ -1,7 +1,7 @@
 """Where on-chip tiles live: the policy that decides which tiles wait for each other.
 
 An allocation site is a source line with a shape and dtype.  Its instances rotate over `copies`
-places (2 by default: double buffering), more if more are alive at once.  Reusing a place is a true
+places, more if more are alive at once.  Reusing a place is a true
 dependence: the new tile's first write waits for the old tile's last reader.  A tile with an
 explicit address, or whose site allocates once, gets one place.  When SBUF is full, places of dead
 tiles are taken over, least recently freed first.
@@ -18,7 +18,9 @@ from nkisim.ir.program import IntColumn, Program
 from nkisim.machine.spec import Machine
 from nkisim.memory.liveness import live_ranges
 
-DEFAULT_COPIES = 2
+DEFAULT_COPIES = 4
+"""The published tiled float32 matmul runs at the DMA issue rate, which fewer places would hold back
+(fitted: 0.87 us a copy with 2 places, 0.68 with 3, 0.64 with 4, published 0.604)."""
 
 
 @dataclass(slots=True)
@@ -141,8 +143,12 @@ def _choose(
     if free:
         return min(free, key=lambda p: p.busy_until)
     dead = sorted(
-        (p for group in space.places.values() for p in group if not p.is_retired
-         and p.busy_until < first),
+        (
+            p
+            for group in space.places.values()
+            for p in group
+            if not p.is_retired and p.busy_until < first
+        ),
         key=lambda p: p.busy_until,
     )
     taken: list[int] = []

@@ -108,6 +108,7 @@ def _dma_cost(form: Form, machine: Machine, fraction: float = 1.0) -> DmaCost:
         descriptors=max(descriptors(o) for o in tensors),
         engines_used=spread(tensors, machine),
         rate_fraction=fraction,
+        is_store=dst.memory is Memory.HBM,
         is_software_generated=is_indirect or form.attr("dge_mode") == "swdge",
     )
 

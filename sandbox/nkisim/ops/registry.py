@@ -132,6 +132,8 @@ class DmaCost:
     """DMA engines over which the copy spreads."""
     rate_fraction: float = 1.0
     """Share of the plain copy rate (transposes run slower)."""
+    is_store: bool = False
+    """Whether the destination is HBM."""
     is_software_generated: bool = False
     """GpSimd writes the descriptors (gather, scatter)."""
 

@@ -18,16 +18,25 @@ def chrome_trace(profile: Profile) -> dict[str, Any]:
     program, timeline = profile.program, profile.timeline
     used = sorted(set(timeline.lane.tolist()))
     events: list[dict[str, Any]] = [
-        {"name": "process_name", "ph": "M", "pid": 1, "args": {
-            "name": f"{program.kernel} on {profile.machine.name}, emulated"}}
+        {
+            "name": "process_name",
+            "ph": "M",
+            "pid": 1,
+            "args": {"name": f"{program.kernel} on {profile.machine.name}, emulated"},
+        }
     ]
     for lane in used:
         events.append(
             {"name": "thread_name", "ph": "M", "pid": 1, "tid": lane, "args": {"name": LANES[lane]}}
         )
         events.append(
-            {"name": "thread_sort_index", "ph": "M", "pid": 1, "tid": lane,
-             "args": {"sort_index": lane}}
+            {
+                "name": "thread_sort_index",
+                "ph": "M",
+                "pid": 1,
+                "tid": lane,
+                "args": {"sort_index": lane},
+            }
         )
     for entry in range(min(len(timeline), MAX_EVENTS)):
         number = int(timeline.instruction[entry])

@@ -136,5 +136,3 @@ def _imbalance(profile: Profile) -> Insight | None:
         "activation with scale and bias, activation_reduce), or move some to another engine",
         None,
     )
-
-

@@ -176,7 +176,7 @@ def _work(program: Program, machine: Machine, ops: OpTable, timeline: Timeline) 
         if isinstance(cost, Cost):
             flops += cost.flops * count
             continue
-        assert isinstance(cost, DmaCost)  # noqa: S101 - the only other kind
+        assert isinstance(cost, DmaCost)
         size = max(cost.bytes_written, cost.bytes_read)
         padded = max(size, cost.descriptors * dma.descriptor_bytes_min)
         hbm += cost.hbm_bytes * count
@@ -237,9 +237,7 @@ def _critical_lines(program: Program, timeline: Timeline) -> tuple[LineCost, ...
         held = waits.setdefault(site, {})
         held[name] = held.get(name, 0) + part
         before = max(before, until)
-    emitted = np.bincount(
-        program.site[timeline.instruction], minlength=len(program.sites)
-    ).tolist()
+    emitted = np.bincount(program.site[timeline.instruction], minlength=len(program.sites)).tolist()
     rows = [
         LineCost(
             str(program.sites[site].place),
@@ -251,4 +249,3 @@ def _critical_lines(program: Program, timeline: Timeline) -> tuple[LineCost, ...
         for site, ps in spent.items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.path_ns))
-

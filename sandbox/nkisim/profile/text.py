@@ -40,7 +40,8 @@ def render_text(profile: Profile, *, budget_chars: int = 2400) -> str:
         lines += ["", "what to do"]
         for insight in found:
             lines.append(f"  {insight.condition}: {insight.cause}")
-            lines.append(f"    -> {insight.action}" + (f" ({insight.line})" if insight.line else ""))
+            where = f" ({insight.line})" if insight.line else ""
+            lines.append(f"    -> {insight.action}{where}")
     lines += ["", "critical path by line (us, instructions, waiting for)"]
     for cost in profile.critical_lines[:12]:
         lines.append(

@@ -1,15 +1,18 @@
 """Schedules a Program on a machine: in-order engines, DMA queues, true dependences.
 
-Instructions are taken in executed order.  Each starts when the one before it on its engine allows,
-when the results that it reads are visible, and when the readers and writers of what it overwrites
-are done.  A DMA instruction waits at the head of its issuing engine's stream, then for its queue's
-issue interval, then for DMA engines and HBM.  Same-engine writes after reads or writes need no wait:
-the pipeline keeps their order.  Source of the rules: architecture guides, Introduction to DMA.
+Dependences are worked out once, in executed order; then instructions start in order of time, each
+stream in its own order.  Each starts when the one before it on its engine allows, when the results
+that it reads are visible, and when the readers and writers of what it overwrites are done.  A copy
+issued by a compute engine waits at the head of that engine's stream; Sync keeps loads and stores
+apart, so that a store that waits for its data holds no load back.  Then a copy waits for its
+queue's issue interval, for DMA engines and for HBM.  Same-engine writes after reads or writes need
+no wait: the pipeline keeps their order.  Source: architecture guides, Introduction to DMA.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -24,8 +27,12 @@ from nkisim.timing.timeline import ENGINES, PS_PER_NS, Timeline, Wait
 ISSUE_PS = 50 * PS_PER_NS
 """Time that issuing a DMA takes of the issuing engine's stream."""
 
-Entry = tuple[int, int, int, int, int, int, int, int]
-"""Box (row start, row end, byte start, byte end), result time, lane, timeline entry, end time."""
+DATA, AFTER_READER, AFTER_WRITER = 0, 1, 2
+"""Kinds of dependence: on a result, on a reader that is done, on a writer that is done."""
+Box = tuple[int, int, int, int]
+"""Row start, row end, byte start, byte end."""
+Edge = tuple[int, int]
+"""Timeline entry that is waited for, and the kind of dependence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,7 @@ class _Priced:
     """A form with its cost in picoseconds."""
 
     lane: int
+    stream: int
     interval_ps: int
     latency_ps: int
     table: str | None
@@ -43,13 +51,13 @@ class _Priced:
 
 
 class _Tracked:
-    """Latest writers and readers of one place."""
+    """Latest writers and readers of one place: timeline entry by box and lane."""
 
     __slots__ = ("readers", "writers")
 
     def __init__(self) -> None:
-        self.writers: dict[tuple[int, int, int, int, int], Entry] = {}
-        self.readers: dict[tuple[int, int, int, int, int], Entry] = {}
+        self.writers: dict[tuple[int, int, int, int, int], int] = {}
+        self.readers: dict[tuple[int, int, int, int, int], int] = {}
 
 
 def price_forms(program: Program, machine: Machine, ops: OpTable) -> list[_Priced]:
@@ -72,11 +80,13 @@ def price_forms(program: Program, machine: Machine, ops: OpTable) -> list[_Price
                 writes.append(i)
         lane = ENGINES.index(form.engine)
         if isinstance(cost, DmaCost):
-            priced.append(_Priced(lane, 0, 0, None, cost, tuple(reads), tuple(writes)))
+            stream = _stream(lane, cost)
+            priced.append(_Priced(lane, stream, 0, 0, None, cost, tuple(reads), tuple(writes)))
             continue
         ps = PS_PER_NS / machine.clock_ghz(form.engine)
         priced.append(
             _Priced(
+                lane,
                 lane,
                 round(cost.interval * ps),
                 round(cost.latency * ps),
@@ -146,118 +156,152 @@ class _Scheduler:
         }
 
     def run(self, executed: IntColumn | None) -> Timeline:
-        machine, program = self.machine, self.program
-        order = range(len(program)) if executed is None else executed.tolist()
+        order = list(range(len(self.program))) if executed is None else executed.tolist()
+        forms = self.program.form.tolist()
+        priced = [self.priced[forms[instruction]] for instruction in order]
+        edges = self._dependences(order, priced)
+        return self._simulate(order, priced, edges)
+
+    def _dependences(self, order: list[int], priced: list[_Priced]) -> list[list[Edge]]:
+        """Return what each executed instruction waits for, besides its own lane."""
+        starts = self.program.operand_start.tolist()
+        places, boxes, ignored = self.place, self.box, self.ignored
+        tracked: dict[int, _Tracked] = {}
+        edges: list[list[Edge]] = []
+        for entry, instruction in enumerate(order):
+            cost = priced[entry]
+            base, own, is_dma = starts[instruction], cost.stream, cost.dma is not None
+            found: dict[int, int] = {}
+            for k in cost.reads:
+                place = places[base + k]
+                if place in ignored or place not in tracked:
+                    continue
+                r0, r1, b0, b1 = boxes[base + k]
+                for key, before in tracked[place].writers.items():
+                    if key[0] < r1 and r0 < key[1] and key[2] < b1 and b0 < key[3]:
+                        found[before] = DATA
+            for k in cost.writes:
+                place = places[base + k]
+                if place in ignored:
+                    continue
+                history = tracked.get(place)
+                if history is None:
+                    history = tracked[place] = _Tracked()
+                    for old in self.placement.replaces.get(place, ()):
+                        if old in tracked:
+                            _inherit(history, tracked[old])
+                r0, r1, b0, b1 = boxes[base + k]
+                for group, kind in (
+                    (history.writers, AFTER_WRITER),
+                    (history.readers, AFTER_READER),
+                ):
+                    for key, before in group.items():
+                        if key[4] == own and not is_dma:
+                            continue
+                        if key[0] < r1 and r0 < key[1] and key[2] < b1 and b0 < key[3]:
+                            found.setdefault(before, kind)
+            edges.append(list(found.items()))
+            for k in cost.reads:
+                place = places[base + k]
+                if place not in ignored:
+                    history = tracked.get(place)
+                    if history is None:
+                        history = tracked[place] = _Tracked()
+                    history.readers[(*boxes[base + k], own)] = entry
+            for k in cost.writes:
+                place = places[base + k]
+                if place in ignored:
+                    continue
+                history = tracked[place]
+                r0, r1, b0, b1 = box = boxes[base + k]
+                for covered in (history.writers, history.readers):
+                    for key in [
+                        key
+                        for key in covered
+                        if r0 <= key[0] and key[1] <= r1 and b0 <= key[2] and key[3] <= b1
+                    ]:
+                        del covered[key]
+                history.writers[(*box, own)] = entry
+        return edges
+
+    def _simulate(
+        self, order: list[int], priced: list[_Priced], edges: list[list[Edge]]
+    ) -> Timeline:
+        """Start instructions in order of time, each stream in its own order."""
+        machine = self.machine
         count = len(order)
-        forms, starts = program.form.tolist(), program.operand_start.tolist()
         before = round(machine.launch_before_ns * PS_PER_NS)
         semaphore = round(machine.semaphore_ns * PS_PER_NS)
         table_load = round(machine.act.table_load_ns * PS_PER_NS)
-        engines = len(ENGINES)
-        free = [before] * engines
-        last_on = [-1] * engines
-        table: str | None = None
-        tracked: dict[int, _Tracked] = {}
         dma = _DmaState(machine, before)
+        streams: list[list[int]] = [[] for _ in range(STREAMS)]
+        for entry, cost in enumerate(priced):
+            streams[cost.stream].append(entry)
+        head = [0] * STREAMS
+        free = [before] * STREAMS
+        last_on = [-1] * STREAMS
+        missing = [len(items) for items in edges]
+        waiters: list[list[int]] = [[] for _ in range(count)]
+        for entry, items in enumerate(edges):
+            for other, _ in items:
+                waiters[other].append(entry)
         lanes, begins, ends, results, waits, predecessors = ([0] * count for _ in range(6))
-        priced_forms, places, boxes, ignored = self.priced, self.place, self.box, self.ignored
-        for entry, instruction in enumerate(order):
-            priced = priced_forms[forms[instruction]]
-            base = starts[instruction]
-            lane = priced.lane
-            is_dma = priced.dma is not None
-            own = lane + engines if is_dma else lane
-            ready, wait, predecessor = free[lane], Wait.ENGINE, last_on[lane]
-            # -- results that it reads
-            for k in priced.reads:
-                place = places[base + k]
-                if place in ignored:
-                    continue
-                found = tracked.get(place)
-                if found is None:
-                    continue
-                r0, r1, b0, b1 = boxes[base + k]
-                for w in found.writers.values():
-                    if w[0] < r1 and r0 < w[1] and w[2] < b1 and b0 < w[3]:
-                        at = w[4] if w[5] == own or w[5] >= engines else w[4] + semaphore
-                        if at > ready:
-                            ready, wait, predecessor = at, Wait.DATA, w[6]
-            # -- what it overwrites
-            for k in priced.writes:
-                place = places[base + k]
-                if place in ignored:
-                    continue
-                found = tracked.get(place)
-                if found is None:
-                    found = tracked[place] = _Tracked()
-                    for old in self.placement.replaces.get(place, ()):
-                        if old in tracked:
-                            _inherit(found, tracked[old])
-                r0, r1, b0, b1 = boxes[base + k]
-                for group in (found.writers, found.readers):
-                    for w in group.values():
-                        if w[5] == own and not is_dma:
-                            continue
-                        if w[0] < r1 and r0 < w[1] and w[2] < b1 and b0 < w[3]:
-                            at = w[7] if w[5] == own or w[5] >= engines else w[7] + semaphore
-                            if at > ready:
-                                ready, wait, predecessor = at, Wait.REUSE, w[6]
-            # -- run it
-            if is_dma:
-                assert priced.dma is not None  # noqa: S101 - tested by is_dma
-                if priced.dma.is_software_generated:
-                    pool = ENGINES.index(Engine.GPSIMD)
-                    ready = max(ready, free[pool])
-                    free[pool] = ready + dma.software_ps
-                    ready = free[pool]
-                begin, end, why, blocker = dma.transfer(lane, priced.dma, ready, entry)
-                free[lane] = ready + ISSUE_PS
-                last_on[lane] = entry
+        table: str | None = None
+        ready_heap: list[tuple[int, int, int, int]] = []
+
+        def offer(entry: int) -> None:
+            """Put the head of a stream, whose dependences are all scheduled, on the heap."""
+            cost = priced[entry]
+            stream = cost.stream
+            at, wait, cause = free[stream], int(Wait.ENGINE), last_on[stream]
+            for other, kind in edges[entry]:
+                when = ends[other] if kind == AFTER_READER else results[other]
+                if lanes[other] < ENGINE_COUNT and priced[other].stream != stream:
+                    when += semaphore
+                if when > at:
+                    at, cause = when, other
+                    wait = int(Wait.DATA) if kind == DATA else int(Wait.REUSE)
+            heappush(ready_heap, (at, entry, wait, cause))
+
+        for stream_items in streams:
+            if stream_items and missing[stream_items[0]] == 0:
+                offer(stream_items[0])
+        while ready_heap:
+            at, entry, wait, cause = heappop(ready_heap)
+            cost = priced[entry]
+            stream = cost.stream
+            if cost.dma is not None:
+                lanes[entry] = cost.lane + ENGINE_COUNT
+                if cost.dma.is_software_generated:
+                    pool = max(at, free[_GPSIMD]) + dma.software_ps
+                    free[_GPSIMD] = at = pool
+                begin, end, why, blocker = dma.transfer(cost.lane, cost.dma, at, entry)
                 if why is not None:
-                    wait, predecessor = why, blocker
+                    wait, cause = int(why), blocker
                 result = end + dma.complete_ps
-                done = result
+                free[stream] = at if stream >= ENGINE_COUNT else at + ISSUE_PS
             else:
-                begin = ready
-                interval = priced.interval_ps
-                latency = priced.latency_ps
-                if priced.table is not None and priced.table != table:
-                    if lane == _SCALAR:
-                        table = priced.table
-                        interval += table_load
-                        latency += table_load
-                free[lane] = end = begin + interval
-                last_on[lane] = entry
-                result = begin + latency
-                done = result
-            lanes[entry], begins[entry], ends[entry] = own, begin, end
-            results[entry], waits[entry], predecessors[entry] = result, int(wait), predecessor
-            # -- remember it
-            for k in priced.reads:
-                place = places[base + k]
-                if place not in ignored:
-                    found = tracked.get(place)
-                    if found is None:
-                        found = tracked[place] = _Tracked()
-                    box = boxes[base + k]
-                    # A reader is done with its inputs when its lane moves on.
-                    found.readers[(*box, own)] = (*box, end, own, entry, end)
-            for k in priced.writes:
-                place = places[base + k]
-                if place in ignored:
-                    continue
-                found = tracked[place]
-                r0, r1, b0, b1 = box = boxes[base + k]
-                for group in (found.writers, found.readers):
-                    if len(group) > 1 or group:
-                        covered = [
-                            key
-                            for key in group
-                            if r0 <= key[0] and key[1] <= r1 and b0 <= key[2] and key[3] <= b1
-                        ]
-                        for key in covered:
-                            del group[key]
-                found.writers[(*box, own)] = (*box, result, own, entry, done)
+                lanes[entry] = cost.lane
+                extra = 0
+                if cost.table is not None and cost.table != table and cost.lane == _SCALAR:
+                    table, extra = cost.table, table_load
+                begin = at
+                free[stream] = end = at + cost.interval_ps + extra
+                result = at + cost.latency_ps + extra
+            last_on[stream] = entry
+            begins[entry], ends[entry], results[entry] = begin, end, result
+            waits[entry], predecessors[entry] = wait, cause
+            head[stream] += 1
+            queue = streams[stream]
+            following = queue[head[stream]] if head[stream] < len(queue) else -1
+            for waiter in waiters[entry]:
+                missing[waiter] -= 1
+                if missing[waiter] == 0 and waiter != following:
+                    other = priced[waiter].stream
+                    if streams[other][head[other]] == waiter:
+                        offer(waiter)
+            if following >= 0 and missing[following] == 0:
+                offer(following)
         return Timeline(
             np.array(order, dtype=np.int64),
             np.array(lanes, dtype=np.int64),
@@ -271,18 +315,27 @@ class _Scheduler:
         )
 
 
+ENGINE_COUNT = len(ENGINES)
+STREAMS = ENGINE_COUNT + 2
+"""The engines' streams, and Sync's loads and stores."""
 _SCALAR = ENGINES.index(Engine.SCALAR)
+_SYNC = ENGINES.index(Engine.SYNC)
+_GPSIMD = ENGINES.index(Engine.GPSIMD)
+
+
+def _stream(lane: int, dma: DmaCost | None) -> int:
+    """Return the stream that an instruction waits in."""
+    if dma is None or lane != _SYNC:
+        return lane
+    return ENGINE_COUNT + int(dma.is_store)
 
 
 def _inherit(new: _Tracked, old: _Tracked) -> None:
     """Make the first write to a new place wait for everything in the place that it took over."""
-    whole = (0, 1 << 30, 0, 1 << 60)
-    for group in (old.writers, old.readers):
-        for w in group.values():
-            key = (*whole, w[5])
-            kept = new.readers.get(key)
-            if kept is None or kept[7] < w[7]:
-                new.readers[key] = (*whole, w[4], w[5], w[6], w[7])
+    for number, group in enumerate((old.writers, old.readers)):
+        for key, entry in group.items():
+            # Boxes of their own, so that no entry hides another.
+            new.readers[(0, 1 << 30, -1 - number, 1 << 60, key[4] + 100 * entry)] = entry
 
 
 class _DmaState:
@@ -298,8 +351,9 @@ class _DmaState:
         self.hbm_rate = d.hbm_bytes_per_ns
         self.descriptor_bytes = d.descriptor_bytes_min
         self.count = d.engines
-        self.queue_free = [before] * len(ENGINES)
-        self.queue_last = [-1] * len(ENGINES)
+        self.issue_free = [before] * len(ENGINES)
+        """Earliest issue of the next copy, by queue."""
+        self.issue_last = [-1] * len(ENGINES)
         self.engine_free = [before] * d.engines
         self.hbm_free = before
         self.last = -1
@@ -309,14 +363,12 @@ class _DmaState:
     ) -> tuple[int, int, Wait | None, int]:
         """Return (start, last byte, what delayed it beyond `ready`, by whom) of one copy."""
         issued, why, blocker = ready, None, -1
-        if self.queue_free[queue] > issued:
-            issued, why, blocker = self.queue_free[queue], Wait.QUEUE, self.queue_last[queue]
-        self.queue_free[queue] = issued + self.issue_ps
-        self.queue_last[queue] = entry
+        if self.issue_free[queue] > issued:
+            issued, why, blocker = self.issue_free[queue], Wait.QUEUE, self.issue_last[queue]
+        self.issue_free[queue] = issued + self.issue_ps
+        self.issue_last[queue] = entry
         moving = issued + self.trigger_ps
-        moved = max(
-            cost.bytes_written, cost.bytes_read, cost.descriptors * self.descriptor_bytes
-        )
+        moved = max(cost.bytes_written, cost.bytes_read, cost.descriptors * self.descriptor_bytes)
         share = moved / cost.engines_used / (self.engine_rate * cost.rate_fraction)
         duration = max(1, round(share * PS_PER_NS))
         if cost.engines_used >= self.count:

@@ -142,6 +142,9 @@ _HALF = ({"n": 384, "d": 64, "h": 32}, {"n": 128, "d": 32, "h": 16})
 _HEAD = ({"n": 384, "d": 64}, {"n": 128, "d": 32})
 _CROSS = ({"n": 256, "s": 384}, {"n": 128, "s": 128})
 
+SMALL = problem(decay, "x:n,d", "y:n,d", sizes=({"n": 128, "d": 256},))
+"""A problem with few plans."""
+
 PROBLEMS = {
     p.name: p
     for p in (

@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 from tests.nkiwright.autoschedule.functions import PROBLEMS
 
+from nkisim.api import execute_program, resolve_machine, trace_bundle
 from nkisim.dtypes import DTYPES
-from nkisim.execute.interpreter import execute
-from nkisim.frontend.answer import decode_answer
-from nkisim.frontend.arguments import describe
-from nkisim.frontend.trace import trace_request
-from nkisim.ir.encode import decode
+from nkisim.profile.model import profile_program
 from nkisim.sources import from_text
 from nkiwright.autoschedule import space_of
 
@@ -35,22 +32,14 @@ def dims_of(problem, kind):
     return dims
 
 
-def run(source, inputs):
+def traced(source, inputs):
     bundle = from_text(source)
-    request = {
-        "sources": bundle.sources,
-        "main": bundle.main,
-        "entry": "kernel",
-        "args": [describe(array, []) for array in inputs],
-        "kwargs": {},
-        "machine": "trn2",
-        "nki": "0.6",
-        "grid": [],
-        "stand_ins": False,
-    }
-    answer = decode_answer(trace_request(request))
-    assert answer.program is not None, answer.diagnostic
-    return execute(decode(answer.program), inputs).outputs
+    machine = resolve_machine("trn2")
+    return trace_bundle(bundle, "kernel", inputs, machine=machine, nki="0.6").program
+
+
+def run(source, inputs):
+    return execute_program(traced(source, inputs), inputs).outputs
 
 
 @pytest.mark.parametrize("kind", ["whole", "ragged"])
@@ -84,3 +73,15 @@ def test_kernels_on_float32_use_no_other_float(name, machine):
         source = space.render(space.sample(rng)).source
         assert "bfloat16" not in source
         assert "float16" not in source
+
+
+@pytest.mark.parametrize("name", ["gelu_bias", "rms_norm", "linear", "attention"])
+def test_plans_of_one_function_differ_in_time(name, machine):
+    problem = PROBLEMS[name]
+    inputs = [
+        np.zeros(a.resolve(problem.shapes[0]), DTYPES[a.dtype].storage) for a in problem.inputs
+    ]
+    space, rng = space_of(problem, machine), random.Random(0)
+    programs = (traced(space.render(space.sample(rng)).source, inputs) for _ in range(12))
+    latencies = [profile_program(program, machine).latency_ns for program in programs]
+    assert max(latencies) > 1.15 * min(latencies)

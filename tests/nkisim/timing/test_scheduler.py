@@ -1,0 +1,130 @@
+"""What waits for what: order and ratio, never a magic nanosecond."""
+
+import numpy as np
+import pytest
+from tests.nkisim.kernels import (
+    add_rows,
+    add_rows_one_buffer,
+    exp_tile,
+    hoisted_matmul,
+    profile,
+    tensor,
+    tiled_matmul,
+)
+
+import nkisim
+from nkisim.timing.timeline import LANES, Wait
+
+nkisim.install()
+
+import nki.isa as nisa  # type: ignore[import-not-found]  # noqa: E402 - served by install()
+import nki.language as nl  # type: ignore[import-not-found]  # noqa: E402
+
+WIDE = tensor((1024, 2048))
+
+
+def test_equal_programs_have_equal_timelines():
+    first, second = profile(add_rows, WIDE, WIDE), profile(add_rows, WIDE, WIDE)
+    assert np.array_equal(first.timeline.start_ps, second.timeline.start_ps)
+
+
+def test_tiles_allocated_in_the_loop_overlap_iterations():
+    overlapped = profile(add_rows, WIDE, WIDE)
+    serial = profile(add_rows_one_buffer, WIDE, WIDE)
+    assert overlapped.latency_ns < 0.8 * serial.latency_ns
+    reuse = int(Wait.REUSE)
+    assert (serial.timeline.wait == reuse).sum() > (overlapped.timeline.wait == reuse).sum()
+
+
+def test_an_engine_runs_one_instruction_at_a_time():
+    timeline = profile(tiled_matmul, tensor((512, 256)), tensor((512, 1024))).timeline
+    for lane, name in enumerate(LANES):
+        if name.startswith("dma"):
+            continue
+        at = timeline.lane == lane
+        starts, ends = timeline.start_ps[at], timeline.end_ps[at]
+        assert (starts[1:] >= ends[:-1]).all(), name
+
+
+def test_a_reader_starts_after_the_result_it_reads():
+    found = profile(exp_tile, tensor((128, 512)))
+    load, exp, store = range(3)
+    timeline = found.timeline
+    assert timeline.start_ps[exp] >= timeline.result_ps[load]
+    assert timeline.start_ps[store] >= timeline.result_ps[exp]
+    assert timeline.predecessor[exp] == load
+    assert Wait(int(timeline.wait[exp])) is Wait.DATA
+
+
+def test_more_dma_bandwidth_helps_a_memory_bound_kernel():
+    base = profile(add_rows, WIDE, WIDE)
+    rate = {"dma.bytes_per_ns_per_engine": 46.0, "dma.hbm_bytes_per_ns": 740.0}
+    assert profile(add_rows, WIDE, WIDE, changes=rate).latency_ns < 0.7 * base.latency_ns
+
+
+def test_two_queues_issue_faster_than_one():
+    def copies(engines):
+        def kernel(a):
+            out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+            for i in range(a.shape[0] // 128):
+                tile = nl.ndarray((128, 4), dtype=a.dtype, buffer=nl.sbuf)
+                rows = slice(i * 128, i * 128 + 128)
+                nisa.dma_copy(dst=tile, src=a[rows, :], engine=engines[0])
+                nisa.dma_copy(dst=out[rows, :], src=tile, engine=engines[1])
+            return out
+
+        return profile(kernel, tensor((6400, 4))).latency_ns
+
+    one = copies((nisa.engine.sync, nisa.engine.sync))
+    two = copies((nisa.engine.sync, nisa.engine.gpsimd))
+    assert two < 0.7 * one
+
+
+def test_float32_matmul_takes_four_times_the_tensor_engine_of_bfloat16():
+    def tensor_ns(dtype):
+        found = profile(hoisted_matmul, tensor((512, 512), dtype), tensor((512, 1024), dtype))
+        return found.busy["tensor"] * (found.latency_ns - found.launch_ns)
+
+    assert tensor_ns("float32") == pytest.approx(4 * tensor_ns("bfloat16"), rel=0.15)
+
+
+def test_alternating_activation_functions_reload_the_table():
+    def kernel_of(functions):
+        def kernel(a):
+            out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+            x = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=x, src=a)
+            for function in functions:
+                nisa.activation(dst=x, op=function, data=x)
+            nisa.dma_copy(dst=out, src=x)
+            return out
+
+        return profile(kernel, tensor((128, 64))).latency_ns
+
+    grouped = kernel_of([nl.exp] * 4 + [nl.tanh] * 4)
+    alternating = kernel_of([nl.exp, nl.tanh] * 4)
+    assert alternating > grouped + 6 * 1000
+
+
+def test_device_loops_are_timed_by_their_trips():
+    def kernel_of(trips):
+        def kernel(a):
+            out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+            x = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=x, src=a)
+
+            def body(i):
+                nisa.tensor_scalar(dst=x, data=x, op0=nl.add, operand0=1.0)
+
+            nl.fori_loop(0, trips, body)
+            nisa.dma_copy(dst=out, src=x)
+            return out
+
+        return kernel
+
+    from nkisim.api import run_kernel
+
+    values = np.zeros((128, 512), np.float32)
+    short, long = run_kernel(kernel_of(4), [values]), run_kernel(kernel_of(40), [values])
+    assert (long.outputs[0] == 40).all()
+    assert long.profile.latency_ns > short.profile.latency_ns + 30 * 500
