@@ -8,6 +8,7 @@ ml_dtypes do).  Source: NKI data types page and the 0.6 release notes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import ml_dtypes
@@ -62,15 +63,17 @@ class DType:
     def min(self) -> float:
         """Lowest finite value (`nl.fp32.min`)."""
         if self.is_float:
-            return float(ml_dtypes.finfo(self.storage).min)
-        return float(np.iinfo(self.storage).min)
+            return float(ml_dtypes.finfo(self.storage).min)  # type: ignore[no-untyped-call]
+        return float(-(1 << (8 * self.itemsize - 1))) if self.kind == "int" else 0.0
 
     @property
     def max(self) -> float:
         """Largest finite value."""
         if self.is_float:
-            return float(ml_dtypes.finfo(self.storage).max)
-        return float(np.iinfo(self.storage).max)
+            return float(ml_dtypes.finfo(self.storage).max)  # type: ignore[no-untyped-call]
+        if self.kind == "bool":
+            return 1.0
+        return float((1 << (8 * self.itemsize - (self.kind == "int"))) - 1)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, DType):
@@ -151,10 +154,35 @@ def lookup(value: object) -> DType | None:
 
 
 def to_float32(values: Array) -> npt.NDArray[np.float32]:
-    """Return `values` as float32; a view if they are float32 already."""
-    if values.dtype == np.float32:
+    """Return `values` as float32; a view if they are float32 already.
+
+    Narrow floats go through a table or through their bits, several times as fast as a cast.
+    """
+    dtype = values.dtype
+    if dtype == _FLOAT32:
         return values  # type: ignore[return-value]
+    if dtype == _BFLOAT16:
+        wide = values.view(np.uint16).astype(np.uint32)
+        wide <<= np.uint32(16)
+        return wide.view(np.float32)
+    if dtype in _TABULATED:
+        return _decoded(dtype).take(values.view(_UNSIGNED[dtype.itemsize]))
     return values.astype(np.float32)
+
+
+_FLOAT32 = np.dtype(np.float32)
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_UNSIGNED: dict[int, np.dtype[np.generic]] = {size: np.dtype(f"u{size}") for size in (1, 2, 4)}
+_TABULATED = frozenset(
+    d.storage for d in DTYPES.values() if d.is_float and (d.itemsize == 1 or d.name == "float16")
+)
+
+
+@lru_cache(maxsize=16)
+def _decoded(dtype: np.dtype[np.generic]) -> npt.NDArray[np.float32]:
+    """Return the float32 value of every bit pattern of a float dtype of one or two bytes."""
+    codes = np.arange(1 << (8 * dtype.itemsize), dtype=np.uint32).astype(_UNSIGNED[dtype.itemsize])
+    return codes.view(dtype).astype(np.float32)
 
 
 def round_tfloat32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -175,17 +203,20 @@ def store(dst: Array, values: Array, dtype: DType) -> None:
         values = values.reshape(dst.shape)
     if dtype.name == "tfloat32":
         dst[...] = round_tfloat32(to_float32(values))
-    elif values.dtype == dst.dtype or dtype.is_float:
+    elif values.dtype == dst.dtype:
+        dst[...] = values
+    elif dtype.is_float:
         with np.errstate(over="ignore", invalid="ignore"):
             dst[...] = values
     elif dtype.kind == "bool":
         dst[...] = values != 0
     elif values.dtype.kind in "iub":
-        info = np.iinfo(dst.dtype)  # type: ignore[type-var]
-        dst[...] = np.clip(values.astype(np.int64), info.min, info.max)
+        dst[...] = np.clip(values.astype(np.int64), int(dtype.min), int(dtype.max))
     else:
-        info = np.iinfo(dst.dtype)  # type: ignore[type-var]
-        exact = np.rint(values.astype(np.float64))
-        dst[...] = np.nan_to_num(
-            np.clip(exact, info.min, info.max), nan=0.0, posinf=info.max, neginf=info.min
-        ).astype(dst.dtype)
+        # float32 holds every integer of at most 16 bits; 32-bit limits need float64.
+        wide = np.float32 if dst.dtype.itemsize <= 2 and values.dtype != np.float64 else np.float64
+        whole: npt.NDArray[np.floating] = np.rint(values.astype(wide))
+        with np.errstate(invalid="ignore"):
+            np.clip(whole, dtype.min, dtype.max, out=whole)
+        np.copyto(whole, 0, where=whole != whole)
+        dst[...] = whole
