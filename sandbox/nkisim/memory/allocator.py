@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 class Stretch:
     """A byte range of every partition in which tiles take turns."""
 
-    number: int
     address: int
     bytes: int
     busy_until: int
@@ -39,21 +38,23 @@ class AddressSpace:
     """Bytes per partition."""
     top: int = 0
     """Space from here to `limit` was never used."""
-    beyond: int = 0
+    beyond_top: int = 0
     """End of what was handed out although it is not there."""
+    takeovers: int = 0
+    """How often stretches were retired."""
     stretches: list[Stretch] = field(default_factory=list)
     """Those not retired, by address."""
 
-    def fresh(self, number: int, size: int, now: int) -> Stretch | None:
+    def fresh(self, size: int, now: int) -> Stretch | None:
         """Return never-used space, or None if there is too little."""
         if self.top + size > self.limit:
             return None
-        stretch = Stretch(number, self.top, size, now)
+        stretch = Stretch(self.top, size, now)
         self.top += size
         self.stretches.append(stretch)
         return stretch
 
-    def take_over(self, number: int, size: int, now: int) -> Stretch | None:
+    def take_over(self, size: int, now: int) -> Stretch | None:
         """Return the space of dead tenants, least recently used first, or None.
 
         Every stretch that it cuts into is retired.
@@ -79,11 +80,18 @@ class AddressSpace:
         if best is None:
             return None
         start = best[1]
+        self.takeovers += 1
         for s in self.stretches:
             if s.address < start + size and start < s.end:
                 s.is_retired = True
         self.stretches = [s for s in self.stretches if not s.is_retired]
         self.top = max(self.top, start + size)
-        stretch = Stretch(number, start, size, now)
+        stretch = Stretch(start, size, now)
         insort(self.stretches, stretch, key=lambda s: s.address)
         return stretch
+
+    def beyond(self, size: int, now: int) -> Stretch:
+        """Return space behind the limit, for what fits nowhere; nobody shares it."""
+        start = max(self.limit, self.beyond_top)
+        self.beyond_top = start + size
+        return Stretch(start, size, now)

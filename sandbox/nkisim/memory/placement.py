@@ -1,40 +1,31 @@
 """Where on-chip tiles live: the policy that decides which tiles wait for each other.
 
 An allocation site is a source line with a shape and dtype.  Its instances rotate over `copies`
-places, more if more are alive at once.  Reusing a place is a true
-dependence: the new tile's first write waits for the old tile's last reader.  A tile with an
-explicit address, or whose site allocates once, gets one place.  When SBUF is full, places of dead
-tiles are taken over, least recently freed first.
+places, more if more are alive at once; a site that allocates once has one place.  Reusing a place
+is a true dependence: the new tile's first write waits for the old tile's last reader.  A tile with
+an explicit address stays there.  New places take never-used space first; when there is none left,
+they take over the space that has been dead longest.  Nothing here depends on time or chance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from nkisim.ir.access import Memory
-from nkisim.ir.program import IntColumn, Program
+from nkisim.ir.program import MEMORIES, Buffer, IntColumn, Program
 from nkisim.machine.spec import Machine
-from nkisim.memory.liveness import live_ranges
+from nkisim.memory.allocator import AddressSpace, Stretch
+from nkisim.memory.liveness import LiveRanges, live_ranges
 
 DEFAULT_COPIES = 3
 """The fewest that reproduce the published tiled float32 matmul, which runs at the DMA issue rate:
 0.80 us a copy with 2 places, 0.608 with 3, published 0.604 (fitted)."""
 
-
-@dataclass(slots=True)
-class Place:
-    """A stretch of SBUF or PSUM that tiles of one site take turns in."""
-
-    number: int
-    site: tuple[object, ...]
-    bytes: int
-    busy_until: int
-    """Last instruction that uses the present tenant."""
-    replaces: tuple[int, ...] = ()
-    """Places of dead tiles of other sites whose memory this one took over."""
-    is_retired: bool = False
+SiteKey = tuple[int, Memory, int, int, str]
+"""Site, memory, partitions, elements per partition, dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,143 +35,178 @@ class SitePlacement:
     line: str
     memory: Memory
     shape: tuple[int, int]
+    """Partitions, elements per partition."""
     dtype: str
     instances: int
     places: int
     bytes: int
     """Per partition, all places together."""
 
+    def __str__(self) -> str:
+        return (
+            f"{self.line}  {self.memory} [{self.shape[0]}, {self.shape[1]}] {self.dtype}: "
+            f"{self.instances} tiles in {self.places} places, {self.bytes:,} bytes per partition"
+        )
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Placement:
-    """The place of every buffer."""
+    """The physical place of every buffer, as columns with one entry per buffer."""
 
+    memory: IntColumn
+    """Index into `MEMORIES`."""
+    address: IntColumn
+    """First byte, in every partition on chip; 0 in HBM, where each buffer is a place of its own."""
+    bytes: IntColumn
+    """Per partition on chip; the whole buffer in HBM."""
     place: IntColumn
-    """Place number per buffer; HBM buffers get places of their own."""
-    replaces: dict[int, tuple[int, ...]]
-    """For places that took over memory of dead tiles: whose."""
+    """Place number: equal for tiles that take turns in the same bytes."""
+    overlaps: Mapping[int, tuple[int, ...]]
+    """Places that share bytes with other places: which."""
     sites: tuple[SitePlacement, ...]
 
     def __str__(self) -> str:
-        rows = [
-            f"{s.line}  {s.memory} [{s.shape[0]}, {s.shape[1]}] {s.dtype}: {s.instances} tiles in "
-            f"{s.places} places, {s.bytes:,} bytes per partition"
-            for s in self.sites
-        ]
-        return "\n".join(rows)
+        return "\n".join(map(str, self.sites))
 
 
 @dataclass(slots=True)
-class _Space:
-    """One on-chip memory while it is being filled."""
+class _Site:
+    """The places of one allocation site so far."""
 
-    limit: int
-    used: int = 0
-    places: dict[tuple[object, ...], list[Place]] = field(default_factory=dict)
+    instances: int = 0
+    live: list[Stretch] = field(default_factory=list)
+    takeovers_seen: int = 0
+    opened: int = 0
+    bytes: int = 0
+
+    def open(self, stretch: Stretch) -> Stretch:
+        """Add a new place."""
+        self.live.append(stretch)
+        self.opened += 1
+        self.bytes += stretch.bytes
+        return stretch
 
 
-def place_tiles(program: Program, machine: Machine, *, copies: int = DEFAULT_COPIES) -> Placement:
+def place_tiles(
+    program: Program,
+    machine: Machine,
+    *,
+    copies: int = DEFAULT_COPIES,
+    live: LiveRanges | None = None,
+) -> Placement:
     """Give every on-chip tile of a Program a place.
 
     Args:
         program: A valid Program.
         machine: Whose capacities hold.
         copies: Places of a site that allocates more than once.
+        live: Live ranges of its buffers, if they are known.
     """
-    first, last = live_ranges(program)
+    first, last = live_ranges(program) if live is None else live
     spaces = {
-        Memory.SBUF: _Space(machine.limits.sbuf_usable_bytes),
-        Memory.PSUM: _Space(machine.limits.psum_bytes),
+        Memory.SBUF: AddressSpace(machine.limits.sbuf_usable_bytes),
+        Memory.PSUM: AddressSpace(machine.limits.psum_bytes),
     }
-    bank = machine.limits.psum_bank_bytes
-    column = np.zeros(len(program.buffers), dtype=np.int64)
-    replaces: dict[int, tuple[int, ...]] = {}
-    counts: dict[tuple[object, ...], int] = {}
-    number = 0
-    fixed: dict[tuple[object, ...], int] = {}
+    columns = program.buffer_columns
+    place, address = np.zeros((2, len(program.buffers)), dtype=np.int64)
+    sites: dict[SiteKey, _Site] = {}
+    places: dict[tuple[Memory, int, int], int] = {}
+    """Place by memory, first byte and end: equal bytes are one place, whoever took them."""
+    apart = 0
     for i in np.argsort(first, kind="stable").tolist():
         buffer = program.buffers[i]
         space = spaces.get(buffer.memory)
         if space is None:
-            column[i] = number
-            number += 1
+            apart -= 1
+            place[i] = places.setdefault((buffer.memory, apart, apart), len(places))
             continue
-        size = buffer.partition_bytes
-        if buffer.memory is Memory.PSUM:
-            size = -(-size // bank) * bank
-        site = (buffer.site, buffer.memory, buffer.partitions, buffer.free_size, buffer.dtype.name)
-        counts[site] = counts.get(site, 0) + 1
+        site = sites.setdefault(_key(buffer), _Site())
+        site.instances += 1
         if buffer.address is not None:
-            key = (buffer.memory, buffer.address, buffer.start_partition)
-            if key not in fixed:
-                fixed[key] = number
-                number += 1
-            column[i] = fixed[key]
+            end = buffer.address + buffer.partition_bytes
+            known = len(places)
+            place[i] = places.setdefault((buffer.memory, buffer.address, end), known)
+            address[i] = buffer.address
+            if place[i] == known:
+                site.opened, site.bytes = site.opened + 1, site.bytes + buffer.partition_bytes
             continue
-        place = _choose(space, site, size, int(first[i]), copies, number)
-        if place.number == number:
-            number += 1
-            if place.replaces:
-                replaces[place.number] = place.replaces
-        place.busy_until = int(last[i])
-        column[i] = place.number
-    return Placement(column, replaces, _describe(program, spaces, counts))
-
-
-def _choose(
-    space: _Space, site: tuple[object, ...], size: int, first: int, copies: int, number: int
-) -> Place:
-    places = space.places.setdefault(site, [])
-    free = [p for p in places if p.busy_until < first and not p.is_retired]
-    live = [p for p in places if not p.is_retired]
-    if free and len(live) >= copies:
-        return min(free, key=lambda p: p.busy_until)
-    if space.used + size <= space.limit:
-        space.used += size
-        place = Place(number, site, size, first)
-        places.append(place)
-        return place
-    if free:
-        return min(free, key=lambda p: p.busy_until)
-    dead = sorted(
-        (
-            p
-            for group in space.places.values()
-            for p in group
-            if not p.is_retired and p.busy_until < first
-        ),
-        key=lambda p: p.busy_until,
+        stretch = _choose(space, site, _rounded(buffer, machine), int(first[i]), copies)
+        stretch.busy_until = max(stretch.busy_until, int(last[i]))
+        key = (buffer.memory, stretch.address, stretch.end)
+        place[i], address[i] = places.setdefault(key, len(places)), stretch.address
+    return Placement(
+        np.array(columns.memory),
+        address,
+        np.array(columns.pitch_bytes),
+        place,
+        _overlaps(places),
+        _describe(program, sites),
     )
-    taken: list[int] = []
-    for victim in dead:
-        if space.used + size <= space.limit:
-            break
-        victim.is_retired = True
-        space.used -= victim.bytes
-        taken.append(victim.number)
-    # The validator has checked capacity by liveness; fragmentation is not modelled.
-    space.used += size
-    place = Place(number, site, size, first, tuple(taken))
-    places.append(place)
-    return place
 
 
-def _describe(
-    program: Program, spaces: dict[Memory, _Space], counts: dict[tuple[object, ...], int]
-) -> tuple[SitePlacement, ...]:
-    rows: list[SitePlacement] = []
-    for memory, space in spaces.items():
-        for site, places in space.places.items():
-            line, _, partitions, free_size, dtype = site
-            rows.append(
-                SitePlacement(
-                    str(program.sites[int(line)].place),  # type: ignore[call-overload]
-                    memory,
-                    (int(partitions), int(free_size)),  # type: ignore[call-overload]
-                    str(dtype),
-                    counts[site],
-                    len(places),
-                    sum(p.bytes for p in places),
-                )
-            )
-    return tuple(rows)
+def _key(buffer: Buffer) -> SiteKey:
+    return buffer.site, buffer.memory, buffer.partitions, buffer.free_size, buffer.dtype.name
+
+
+def _rounded(buffer: Buffer, machine: Machine) -> int:
+    """Return the bytes per partition to reserve: whole banks in PSUM."""
+    size = buffer.partition_bytes
+    if buffer.memory is Memory.PSUM:
+        bank = machine.limits.psum_bank_bytes
+        return -(-size // bank) * bank
+    return size
+
+
+def _choose(space: AddressSpace, site: _Site, size: int, now: int, copies: int) -> Stretch:
+    if space.takeovers != site.takeovers_seen:
+        site.live = [s for s in site.live if not s.is_retired]
+        site.takeovers_seen = space.takeovers
+    oldest: Stretch | None = None
+    for stretch in site.live:
+        if stretch.busy_until < now and (oldest is None or stretch.busy_until < oldest.busy_until):
+            oldest = stretch
+    if oldest is not None and len(site.live) >= copies:
+        return oldest
+    fresh = space.fresh(size, now)
+    if fresh is not None:
+        return site.open(fresh)
+    if oldest is not None:
+        return oldest
+    taken = space.take_over(size, now)
+    if taken is not None:
+        return site.open(taken)
+    # Capacity by liveness is the validator's business.  What it lets through and does not fit here
+    # (fragments, or an old-generation kernel whose compiler would spill) gets space that is not
+    # there, so that it waits for nobody.
+    return site.open(space.beyond(size, now))
+
+
+def _overlaps(places: Mapping[tuple[Memory, int, int], int]) -> dict[int, tuple[int, ...]]:
+    """Return for each place the others that share bytes with it; those with none are left out."""
+    shared: dict[int, set[int]] = {}
+    open_memory: Memory | None = None
+    open_ranges: list[tuple[int, int]] = []
+    for (memory, start, end), number in sorted(places.items()):
+        if memory != open_memory:
+            open_memory, open_ranges = memory, []
+        open_ranges = [(e, n) for e, n in open_ranges if e > start]
+        for _, other in open_ranges:
+            shared.setdefault(number, set()).add(other)
+            shared.setdefault(other, set()).add(number)
+        open_ranges.append((end, number))
+    return {number: tuple(sorted(others)) for number, others in sorted(shared.items())}
+
+
+def _describe(program: Program, sites: Mapping[SiteKey, _Site]) -> tuple[SitePlacement, ...]:
+    return tuple(
+        SitePlacement(
+            str(program.sites[key[0]].place),
+            key[1],
+            (key[2], key[3]),
+            key[4],
+            site.instances,
+            site.opened,
+            site.bytes,
+        )
+        for key, site in sorted(sites.items(), key=lambda item: MEMORIES.index(item[0][1]))
+    )

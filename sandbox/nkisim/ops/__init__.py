@@ -1,1 +1,1 @@
-"""ops"""
+"""The op table: what every instruction is, checks, computes and costs."""

@@ -16,9 +16,9 @@ from nkisim.errors import KernelError
 from nkisim.ir.access import Memory
 from nkisim.ir.program import Form, Operand
 from nkisim.machine.spec import Engine, Machine
-from nkisim.ops import rules
+from nkisim.ops import codes, rules
+from nkisim.ops.operands import NAME, page, position
 from nkisim.ops.registry import DMA_SIDES, SBUF_ONLY, DmaCost, OpSpec, Param, ParamKind, Run, State
-from nkisim.ops.vector_engine import NAME, page, position
 
 K = ParamKind
 ISSUERS = (Engine.SYNC, Engine.SCALAR, Engine.GPSIMD, Engine.VECTOR, Engine.TENSOR)
@@ -33,7 +33,7 @@ def _size_check(form: Form, *roles: str) -> None:
         other = form[role]
         if other.pattern.size != first.pattern.size:
             raise KernelError(
-                "NKS120",
+                codes.SIZES_DIFFER,
                 f"{form.op}: {first.role} has {first.pattern.size} elements, {role} has "
                 f"{other.pattern.size}",
                 got=f"{first}; {other}",
@@ -42,14 +42,27 @@ def _size_check(form: Form, *roles: str) -> None:
             )
 
 
+COPY_PARAMS = (
+    Param(name="dst", kind=K.TENSOR, access="w", memories=DMA_SIDES),
+    Param(name="src", kind=K.TENSOR, memories=DMA_SIDES),
+    Param(name="priority", kind=K.LABEL, default=None, since="0.4"),
+    Param(name="oob_mode", kind=K.ENUM, default="error", choices=OOB_MODES),
+    Param(name="dge_mode", kind=K.ENUM, default="unknown", choices=DGE_MODES),
+    Param(name="engine", kind=K.ENGINE, default=None, since="0.3"),
+    NAME,
+    Param(name="dst_rmw_op", kind=K.OP, default=None, choices=("add",), until="0.3"),
+    Param(name="unique_indices", kind=K.LABEL, default=True, until="0.3"),
+)
+
+
 def _check_copy(form: Form, machine: Machine) -> None:
-    rules.check_memories(form, {"dst": DMA_SIDES, "src": DMA_SIDES})
-    rules.check_partitions(form, machine, form.operands)
+    rules.check_memories(form, COPY_PARAMS)
+    rules.check_partitions(form, machine)
     _size_check(form, "dst", "src")
     dst, src = form["dst"], form["src"]
     if form.attr("dge_mode") == "hwdge" and dst.dtype != src.dtype:
         raise KernelError(
-            "NKS308",
+            codes.DMA_CAST,
             f"dma_copy: hardware descriptors cannot cast {src.dtype} to {dst.dtype}",
             got=f"{dst}; {src}",
             hint="load in the source's dtype and cast with nisa.tensor_copy",
@@ -115,17 +128,7 @@ def _dma_cost(form: Form, machine: Machine, fraction: float = 1.0) -> DmaCost:
 
 DMA_COPY = OpSpec(
     name="dma_copy",
-    params=(
-        Param(name="dst", kind=K.TENSOR, access="w", memories=DMA_SIDES),
-        Param(name="src", kind=K.TENSOR, memories=DMA_SIDES),
-        Param(name="priority", kind=K.LABEL, default=None, since="0.4"),
-        Param(name="oob_mode", kind=K.ENUM, default="error", choices=OOB_MODES),
-        Param(name="dge_mode", kind=K.ENUM, default="unknown", choices=DGE_MODES),
-        Param(name="engine", kind=K.ENGINE, default=None, since="0.3"),
-        NAME,
-        Param(name="dst_rmw_op", kind=K.OP, default=None, choices=("add",), until="0.3"),
-        Param(name="unique_indices", kind=K.LABEL, default=True, until="0.3"),
-    ),
+    params=COPY_PARAMS,
     engines=ISSUERS,
     summary="Copy between HBM and SBUF, within HBM, or within SBUF.",
     semantics="dst.ravel() = src.ravel(), cast to dst's dtype",
@@ -153,27 +156,56 @@ def _axes(form: Form) -> tuple[int, ...]:
     return tuple(int(a) for a in raw) if isinstance(raw, tuple) and raw else default  # type: ignore[arg-type]
 
 
+TRANSPOSE_PARAMS = (
+    Param(name="dst", kind=K.TENSOR, access="w", memories=SBUF_ONLY),
+    Param(name="src", kind=K.TENSOR, memories=DMA_SIDES),
+    Param(name="axes", kind=K.INTEGERS, default=None),
+    Param(name="priority", kind=K.LABEL, default=None, since="0.4"),
+    Param(name="dge_mode", kind=K.ENUM, default="unknown", choices=DGE_MODES),
+    Param(name="oob_mode", kind=K.ENUM, default="error", choices=OOB_MODES),
+    NAME,
+)
+
+
 def _check_dma_transpose(form: Form, machine: Machine) -> None:
-    rules.check_memories(form, {"dst": SBUF_ONLY, "src": DMA_SIDES})
-    rules.check_partitions(form, machine, form.operands)
+    rules.check_memories(form, TRANSPOSE_PARAMS)
+    rules.check_partitions(form, machine)
     dst, src = form["dst"], form["src"]
     axes = _axes(form)
     if sorted(axes) != list(range(len(src.shape))):
-        raise KernelError("NKS119", f"dma_transpose: axes {axes} do not fit {len(src.shape)} dims")
+        raise KernelError(
+            codes.TRANSPOSE_SIZE,
+            f"dma_transpose: axes {axes} do not fit {len(src.shape)} dimensions",
+            got=str(src),
+            allowed="a permutation of the dimensions",
+            hint="leave axes out to reverse (2-D and 3-D) or to give (3, 1, 2, 0)",
+        )
     want = tuple(src.shape[a] for a in axes)
     if dst.shape != want:
         raise KernelError(
-            "NKS118",
+            codes.RESULT_SHAPE,
             f"dma_transpose: dst must be {list(want)}, it is {list(dst.shape)}",
             got=f"{dst}; {src}",
+            allowed=f"{list(want)}",
             hint="allocate dst with the transposed shape",
         )
-    if dst.dtype != src.dtype:
+    rules.check_same_dtype(form, "dst", "src")
+    if form.attr("dge_mode") == "hwdge":
+        _check_hardware_transpose(src)
+
+
+def _check_hardware_transpose(src: Operand) -> None:
+    """Check what hardware descriptors can transpose."""
+    rows, inner, rank = src.shape[0], src.shape[-1], len(src.shape)
+    legal = rows == 16 if rank == 2 else rows in (1, 2, 4, 8, 16) and rows * src.shape[-2] % 16 == 0
+    if src.dtype.itemsize != 2 or inner > 128 or not legal:
         raise KernelError(
-            "NKS307",
-            f"dma_transpose: dst is {dst.dtype}, src is {src.dtype}",
-            got=f"{dst}; {src}",
-            allowed="the same dtype",
+            codes.TRANSPOSE_SIZE,
+            f"dma_transpose: hardware descriptors cannot transpose {list(src.shape)} {src.dtype}",
+            got=str(src),
+            allowed="2-byte dtypes, [16, ≤128], or 3 and 4 dimensions whose first and "
+            "second-last multiply to a multiple of 16",
+            hint="leave dge_mode out",
         )
 
 
@@ -197,15 +229,7 @@ def _cost_dma_transpose(form: Form, machine: Machine) -> DmaCost:
 
 DMA_TRANSPOSE = OpSpec(
     name="dma_transpose",
-    params=(
-        Param(name="dst", kind=K.TENSOR, access="w", memories=SBUF_ONLY),
-        Param(name="src", kind=K.TENSOR, memories=DMA_SIDES),
-        Param(name="axes", kind=K.INTEGERS, default=None),
-        Param(name="priority", kind=K.LABEL, default=None, since="0.4"),
-        Param(name="dge_mode", kind=K.ENUM, default="unknown", choices=DGE_MODES),
-        Param(name="oob_mode", kind=K.ENUM, default="error", choices=OOB_MODES),
-        NAME,
-    ),
+    params=TRANSPOSE_PARAMS,
     engines=ISSUERS,
     summary="Transpose while copying into SBUF.",
     semantics="dst = transpose(src, axes); axes default to (1, 0), (2, 1, 0) or (3, 1, 2, 0)",
@@ -219,12 +243,28 @@ DMA_TRANSPOSE = OpSpec(
 )
 
 
+COMPUTE_PARAMS = (
+    Param(name="dst", kind=K.TENSOR, access="w", memories=DMA_SIDES),
+    Param(name="srcs", kind=K.TENSORS, memories=DMA_SIDES),
+    Param(name="reduce_op", kind=K.OP, choices=("add",)),
+    Param(name="scales", kind=K.LABEL, default=None),
+    Param(name="unique_indices", kind=K.BOOL, default=True),
+    Param(name="oob_mode", kind=K.ENUM, default="error", choices=OOB_MODES),
+    NAME,
+)
+
+
 def _check_compute(form: Form, machine: Machine) -> None:
-    rules.check_memories(form, {"dst": DMA_SIDES, "srcs": DMA_SIDES})
-    rules.check_partitions(form, machine, form.operands)
+    rules.check_memories(form, COMPUTE_PARAMS)
+    rules.check_partitions(form, machine)
     sources = [o.role for o in form.operands if o.role.startswith("srcs.")]
     if not 1 <= len(sources) <= 16:
-        raise KernelError("NKS116", f"dma_compute: {len(sources)} sources", allowed="1 to 16")
+        raise KernelError(
+            codes.BAD_LIST,
+            f"dma_compute: {len(sources)} sources",
+            allowed="1 to 16",
+            hint="add the rest in a second dma_compute",
+        )
     _size_check(form, "dst", *sources)
 
 
@@ -245,15 +285,7 @@ def _compute(form: Form) -> Run:
 
 DMA_COMPUTE = OpSpec(
     name="dma_compute",
-    params=(
-        Param(name="dst", kind=K.TENSOR, access="w", memories=DMA_SIDES),
-        Param(name="srcs", kind=K.TENSORS, memories=DMA_SIDES),
-        Param(name="reduce_op", kind=K.OP, choices=("add",)),
-        Param(name="scales", kind=K.LABEL, default=None),
-        Param(name="unique_indices", kind=K.BOOL, default=True),
-        Param(name="oob_mode", kind=K.ENUM, default="error", choices=OOB_MODES),
-        NAME,
-    ),
+    params=COMPUTE_PARAMS,
     engines=ISSUERS,
     summary="Add tensors while copying.",
     semantics="dst = Σ srcs",

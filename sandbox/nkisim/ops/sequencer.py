@@ -13,8 +13,9 @@ from nkisim.dtypes import Array
 from nkisim.errors import KernelError
 from nkisim.ir.program import Form
 from nkisim.machine.spec import Engine, Machine
+from nkisim.ops import codes
+from nkisim.ops.operands import has, integer, page, position
 from nkisim.ops.registry import DMA_SIDES, Cost, OpSpec, Param, ParamKind, Run, State
-from nkisim.ops.vector_engine import page, position
 
 K = ParamKind
 LOAD_NS = 2000.0
@@ -25,9 +26,10 @@ def _check(form: Form, machine: Machine) -> None:
     for operand in form.operands:
         if operand.pattern.size != 1:
             raise KernelError(
-                "NKS405",
+                codes.ONE_ELEMENT,
                 f"{form.op}: {operand.role} must have exactly one element",
                 got=str(operand),
+                allowed="one element, such as count[0:1, 0:1]",
             )
 
 
@@ -37,9 +39,22 @@ def _cost(form: Form, machine: Machine) -> Cost:
     return Cost(interval=cycles, latency=cycles)
 
 
+def _check_move(form: Form, machine: Machine) -> None:
+    _check(form, machine)
+    given = [name for name in ("src", "imm") if has(form, name)]
+    if len(given) != 1:
+        raise KernelError(
+            codes.MISSING_ARGUMENT,
+            "register_move: needs one value",
+            got=", ".join(given) or "none",
+            allowed="src=, an integer or a register",
+        )
+
+
 def _move(form: Form) -> Run:
     dst, src = position(form, "dst"), form.position("src")
-    value = form.attr("src", form.attr("imm", 0))
+    raw = form.attr("src")
+    value = 0 if src is not None else integer(form.attr("imm") if raw is None else raw)
 
     def run(_: State, views: Sequence[Array]) -> None:
         views[dst][...] = value if src is None else views[src]
@@ -69,14 +84,18 @@ def _store(form: Form) -> Run:
 REGISTER_DST = Param(name="dst", kind=K.REGISTER, access="w")
 REGISTER_MOVE = OpSpec(
     name="register_move",
-    params=(REGISTER_DST, Param(name="src", kind=K.REGISTER_OR_INTEGER)),
+    params=(
+        REGISTER_DST,
+        Param(name="src", kind=K.REGISTER_OR_INTEGER, default=None),
+        Param(name="imm", kind=K.INTEGER, default=None, until="0.3"),
+    ),
     engines=(Engine.SYNC,),
     summary="Set a register.",
     semantics="dst = src",
     rules=("src is an integer or a register",),
     example="nisa.register_move(r, 0)",
     source=page("register_move"),
-    check=_check,
+    check=_check_move,
     compile=_move,
     cost=_cost,
 )

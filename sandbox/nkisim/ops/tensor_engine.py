@@ -1,12 +1,13 @@
 """Instructions of the Tensor Engine (PE array).
 
+Products are float32 sums of exactly upcast operands, one rounding when they are written.
 Source: NKI ISA reference 0.6, nki.isa.nc_matmul and nki.isa.nc_transpose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from nkisim.errors import KernelError, UnsupportedError
 from nkisim.ir.access import Memory
 from nkisim.ir.program import Form, Operand
 from nkisim.machine.spec import Engine, Machine
-from nkisim.ops import costs, rules
+from nkisim.ops import codes, costs, rules
+from nkisim.ops.operands import NAME, OLD_DTYPE, flat, page, position
 from nkisim.ops.registry import (
-    ON_CHIP,
     PSUM_ONLY,
     SBUF_ONLY,
     Cost,
@@ -27,11 +28,35 @@ from nkisim.ops.registry import (
     Run,
     State,
 )
-from nkisim.ops.vector_engine import NAME, OLD_DTYPE, flat, page, position
 
 K = ParamKind
-MATMUL_DTYPES = (
-    "float32 tfloat32 bfloat16 float16 float8_e4m3 float8_e4m3fn float8_e5m2".split()
+MATMUL_DTYPES: Final = (
+    "float32",
+    "tfloat32",
+    "bfloat16",
+    "float16",
+    "float8_e4m3",
+    "float8_e4m3fn",
+    "float8_e5m2",
+)
+
+# -- nc_matmul ----------------------------------------------------------------------------------
+
+MATMUL_PARAMS = (
+    Param(name="dst", kind=K.TENSOR, access="w", memories=PSUM_ONLY),
+    Param(name="stationary", kind=K.TENSOR, memories=SBUF_ONLY),
+    Param(name="moving", kind=K.TENSOR, memories=SBUF_ONLY),
+    Param(name="is_stationary_onezero", kind=K.LABEL, default=False),
+    Param(name="is_moving_onezero", kind=K.LABEL, default=False),
+    Param(name="is_transpose", kind=K.BOOL, default=False),
+    Param(name="accumulate", kind=K.BOOL, default=None, since="0.3"),
+    Param(name="tile_position", kind=K.INTEGERS, default=()),
+    Param(name="tile_size", kind=K.INTEGERS, default=()),
+    Param(name="perf_mode", kind=K.ENUM, default="none", choices=("none", "double_row")),
+    NAME,
+    Param(name="is_moving_zero", kind=K.LABEL, default=False, until="0.2"),
+    Param(name="psumAccumulateFlag", kind=K.LABEL, default=None, until="0.2"),
+    OLD_DTYPE,
 )
 
 
@@ -41,15 +66,14 @@ def _is_wide(operand: Operand) -> bool:
 
 def _check_matmul(form: Form, machine: Machine) -> None:
     if form.attr("perf_mode", "none") == "double_row":
-        raise UnsupportedError("NKS508", "nc_matmul: perf_mode=double_row is not emulated yet")
-    rules.check_memories(form, {"dst": PSUM_ONLY, "stationary": SBUF_ONLY, "moving": SBUF_ONLY})
-    rules.check_packed(form)
-    rules.check_partitions(form, machine, form.operands)
-    rules.check_rank(form, machine)
+        raise UnsupportedError(
+            codes.NOT_EMULATED, "nc_matmul: perf_mode=double_row is not emulated yet"
+        )
+    rules.check_operands(form, machine, MATMUL_PARAMS)
     dst, stationary, moving = form["dst"], form["stationary"], form["moving"]
     if stationary.partitions != moving.partitions:
         raise KernelError(
-            "NKS117",
+            codes.CONTRACTION,
             f"nc_matmul: contraction sizes differ: stationary has {stationary.partitions} "
             f"partitions, moving has {moving.partitions}",
             got=f"{stationary}; {moving}",
@@ -64,7 +88,7 @@ def _check_matmul(form: Form, machine: Machine) -> None:
     ):
         if operand.free_size > limit:
             raise KernelError(
-                "NKS104",
+                codes.FREE_SIZE_LIMIT,
                 f"nc_matmul: {operand.role} free size {operand.free_size} exceeds the limit of "
                 f"{limit}",
                 got=str(operand),
@@ -73,28 +97,81 @@ def _check_matmul(form: Form, machine: Machine) -> None:
             )
     if dst.partitions != stationary.free_size or dst.free_size != moving.free_size:
         raise KernelError(
-            "NKS118",
+            codes.RESULT_SHAPE,
             f"nc_matmul: dst must be [{stationary.free_size}, {moving.free_size}], it is "
             f"[{dst.partitions}, {dst.free_size}]",
             got=f"{dst}; {stationary}; {moving}",
             allowed="dst [M, N] for stationary [K, M] and moving [K, N]",
             hint="slice dst to the size of this tile",
         )
+    _check_matmul_dtypes(form, machine)
+    _check_part_of_array(form, machine)
+
+
+def _check_matmul_dtypes(form: Form, machine: Machine) -> None:
+    dst, stationary, moving = form["dst"], form["stationary"], form["moving"]
+    newest = machine.generation >= 4
+    allowed = [n for n in MATMUL_DTYPES if newest or n != "float8_e4m3fn"]
     for operand in (stationary, moving):
-        if operand.dtype.name not in MATMUL_DTYPES:
+        if operand.dtype.name not in allowed:
             raise rules.refuse_dtype(
-                form, operand, ", ".join(MATMUL_DTYPES), "copy it to bfloat16 or float32 first"
+                form, operand, ", ".join(allowed), "copy it to nl.bfloat16 or nl.float32 first"
             )
-    if _is_wide(stationary) != _is_wide(moving):
+    names = {stationary.dtype.name, moving.dtype.name}
+    if _is_wide(stationary) != _is_wide(moving) or names == {"float8_e4m3", "float8_e4m3fn"}:
         raise KernelError(
-            "NKS306",
+            codes.MIXED_WIDTHS,
             f"nc_matmul: {stationary.dtype} and {moving.dtype} cannot be mixed",
             got=f"{stationary}; {moving}",
-            allowed="a 4-byte float needs a 4-byte float partner",
+            allowed="a 4-byte float needs a 4-byte float partner; one kind of float8_e4m3",
             hint="copy the float32 operand to bfloat16, or both to float32",
         )
     if not dst.dtype.is_float:
         raise rules.refuse_dtype(form, dst, "float32", "allocate dst as nl.float32 in nl.psum")
+
+
+def _check_part_of_array(form: Form, machine: Machine) -> None:
+    """Check the part of the PE array that tile_position and tile_size choose."""
+    size, at = form.attr("tile_size"), form.attr("tile_position")
+    if not size and not at:
+        return
+    got = f"tile_position={at}, tile_size={size}"
+    allowed = "rows and columns of 32, 64 or 128, at multiples of their size, within 128 × 128"
+    match size, at:
+        case (int() as rows, int() as columns), (int() as row, int() as column):
+            sizes, starts = (rows, columns), (row, column)
+        case _:
+            raise KernelError(
+                codes.TILE_POSITION,
+                "nc_matmul: tile_position and tile_size come together, each two numbers",
+                got=got,
+                allowed=allowed,
+            )
+    limit = machine.limits.partitions
+    for n, start in zip(sizes, starts, strict=True):
+        if n not in (32, 64, 128) or start < 0 or start % n or start + n > limit:
+            raise KernelError(
+                codes.TILE_POSITION,
+                f"nc_matmul: {n} rows or columns at {start} are not a part of the PE array",
+                got=got,
+                allowed=allowed,
+            )
+    if sizes[0] == 32 and machine.generation < 3:
+        raise KernelError(
+            codes.TILE_POSITION,
+            f"nc_matmul: tiles of 32 rows need NeuronCore-v3, {machine.name} is older",
+            got=got,
+            allowed="64 or 128 rows",
+        )
+    stationary = form["stationary"]
+    if stationary.partitions > sizes[0] or stationary.free_size > sizes[1]:
+        raise KernelError(
+            codes.TILE_POSITION,
+            f"nc_matmul: stationary [{stationary.partitions}, {stationary.free_size}] does not "
+            f"fit tile_size {list(sizes)}",
+            got=str(stationary),
+            allowed=f"[≤{sizes[0]}, ≤{sizes[1]}]",
+        )
 
 
 def _matrix(view: Array) -> Any:
@@ -103,28 +180,52 @@ def _matrix(view: Array) -> Any:
 
 def _matmul(form: Form) -> Run:
     dst, a, b = (position(form, r) for r in ("dst", "stationary", "moving"))
+    if form.attr("is_transpose"):
+        return _matmul_transpose(form)
     explicit = form.attr("accumulate")
-    is_transpose = bool(form.attr("is_transpose"))
-    dtype = form["dst"].dtype
-    fast = dtype.name == "float32" and len(form["dst"].shape) == 2
+    dtype, shape = form["dst"].dtype, form["dst"].shape
+    is_fp32 = dtype.name == "float32"
+    is_direct = is_fp32 and len(shape) == 2
 
     def run(state: State, views: Sequence[Array]) -> None:
-        product = _matrix(views[a]).T @ _matrix(views[b])
-        out = views[dst]
-        if not fast:
-            product = product.reshape(out.shape)
-        adds: Any = False
-        if not is_transpose:
-            adds = state.psum_accumulates(dst) if explicit is None else bool(explicit)
-        if adds is True:
-            if fast:
-                out += product
-            else:
-                store(out, to_float32(out) + product, dtype)
-        elif adds is False:
+        out: Any = views[dst]
+        stationary, moving = _matrix(views[a]).T, _matrix(views[b])
+        adds: Any = state.psum_accumulates(dst) if explicit is None else explicit
+        if adds is False and is_direct:
+            np.matmul(stationary, moving, out=out)
+            return
+        product = np.matmul(stationary, moving).reshape(shape)
+        if adds is False:
+            store(out, product, dtype)
+        elif adds is True and is_fp32:
+            np.add(out, product, out=out)
+        elif adds is True:
+            product += to_float32(out)
             store(out, product, dtype)
         else:
-            store(out, np.where(adds, to_float32(out), np.float32(0)) + product, dtype)
+            np.add(product, to_float32(out), out=product, where=adds)
+            store(out, product, dtype)
+
+    return run
+
+
+def _matmul_transpose(form: Form) -> Run:
+    """Return a matmul that moves bits if `moving` is the identity, and overwrites."""
+    dst, a, b = (position(form, r) for r in ("dst", "stationary", "moving"))
+    dtype, shape = form["dst"].dtype, form["dst"].shape
+    is_square = form["moving"].partitions == form["moving"].free_size
+    identity = np.eye(form["moving"].partitions, dtype=np.float32)
+    same = form["dst"].dtype == form["stationary"].dtype
+
+    def run(_: State, views: Sequence[Array]) -> None:
+        moving = _matrix(views[b])
+        if not is_square or not np.array_equal(moving, identity):
+            product = np.matmul(_matrix(views[a]).T, moving)
+            store(views[dst], product.reshape(shape), dtype)
+        elif same:
+            views[dst][...] = flat(views[a]).T.reshape(shape)
+        else:
+            store(views[dst], _matrix(views[a]).T.reshape(shape), dtype)
 
     return run
 
@@ -143,37 +244,19 @@ def _cost_matmul(form: Form, machine: Machine) -> Cost:
     return Cost(interval=interval, latency=interval + pe.fill_cycles, flops=flops)
 
 
-MATMUL_RULES = (
-    "stationary [K ≤ 128, M ≤ 128] and moving [K ≤ 128, N ≤ 512] in SBUF, contraction on "
-    "partitions; dst [M, N] float32 in PSUM, within one bank (512 float32 per partition)",
-    "the first matmul into a freshly allocated PSUM tile overwrites, later ones accumulate: "
-    "allocate the PSUM tile inside the loop over output tiles, outside the loop over K",
-    "float32 with float32 only; bfloat16/float16/fp8 may mix and run four times as fast",
-)
-
 NC_MATMUL = OpSpec(
     name="nc_matmul",
-    params=(
-        Param(name="dst", kind=K.TENSOR, access="w", memories=PSUM_ONLY),
-        Param(name="stationary", kind=K.TENSOR, memories=SBUF_ONLY),
-        Param(name="moving", kind=K.TENSOR, memories=SBUF_ONLY),
-        Param(name="is_stationary_onezero", kind=K.LABEL, default=False),
-        Param(name="is_moving_onezero", kind=K.LABEL, default=False),
-        Param(name="is_transpose", kind=K.BOOL, default=False),
-        Param(name="accumulate", kind=K.BOOL, default=None, since="0.3"),
-        Param(name="tile_position", kind=K.INTEGERS, default=()),
-        Param(name="tile_size", kind=K.INTEGERS, default=()),
-        Param(
-            name="perf_mode", kind=K.ENUM, default="none", choices=("none", "double_row")
-        ),
-        NAME,
-        Param(name="psumAccumulateFlag", kind=K.LABEL, default=None, until="0.2"),
-        OLD_DTYPE,
-    ),
+    params=MATMUL_PARAMS,
     engines=(Engine.TENSOR,),
     summary="Matrix product, accumulated in PSUM.",
     semantics="dst (+)= stationary.T @ moving, in float32",
-    rules=MATMUL_RULES,
+    rules=(
+        "stationary [K ≤ 128, M ≤ 128] and moving [K ≤ 128, N ≤ 512] in SBUF, contraction on "
+        "partitions; dst [M, N] float32 in PSUM, within one bank (512 float32 per partition)",
+        "the first matmul into a freshly allocated PSUM tile overwrites, later ones accumulate: "
+        "allocate the PSUM tile inside the loop over output tiles, outside the loop over K",
+        "float32 with float32 only; bfloat16/float16/fp8 may mix and run four times as fast",
+    ),
     example="nisa.nc_matmul(dst=acc, stationary=a_kxm, moving=b_kxn)",
     source=page("nc_matmul"),
     check=_check_matmul,
@@ -181,28 +264,36 @@ NC_MATMUL = OpSpec(
     cost=_cost_matmul,
 )
 
+# -- nc_transpose -------------------------------------------------------------------------------
+
+TRANSPOSE_PARAMS = (
+    Param(name="dst", kind=K.TENSOR, access="w"),
+    Param(name="data", kind=K.TENSOR),
+    Param(name="engine", kind=K.ENGINE, default=None),
+    NAME,
+    OLD_DTYPE,
+)
+
 
 def _check_transpose(form: Form, machine: Machine) -> None:
-    rules.check_packed(form)
-    rules.check_memories(form, {"dst": ON_CHIP, "data": ON_CHIP})
-    rules.check_partitions(form, machine, form.operands)
+    rules.check_operands(form, machine, TRANSPOSE_PARAMS)
     dst, data = form["dst"], form["data"]
+    limit = machine.limits.vector_transpose_max
     if form.engine is Engine.TENSOR:
         if data.memory is not Memory.SBUF or dst.memory is not Memory.PSUM:
             raise KernelError(
-                "NKS209",
+                codes.TRANSPOSE_MEMORY,
                 f"nc_transpose on the Tensor Engine reads SBUF and writes PSUM; data is in "
                 f"{data.memory}, dst in {dst.memory}",
                 got=f"{dst}; {data}",
-                hint="allocate dst with buffer=nl.psum; up to 32 × 32 the Vector Engine does "
-                "SBUF to SBUF",
+                allowed="data in sbuf, dst in psum",
+                hint=f"allocate dst with buffer=nl.psum; up to {limit} × {limit} the Vector "
+                "Engine does SBUF to SBUF",
             )
         limit = machine.limits.partitions
-    else:
-        limit = machine.limits.vector_transpose_max
     if data.partitions > limit or data.free_size > limit:
         raise KernelError(
-            "NKS119",
+            codes.TRANSPOSE_SIZE,
             f"nc_transpose on the {form.engine} engine: data [{data.partitions}, "
             f"{data.free_size}] exceeds [{limit}, {limit}]",
             got=str(data),
@@ -211,17 +302,17 @@ def _check_transpose(form: Form, machine: Machine) -> None:
         )
     if dst.partitions != data.free_size or dst.free_size != data.partitions:
         raise KernelError(
-            "NKS118",
+            codes.RESULT_SHAPE,
             f"nc_transpose: dst must be [{data.free_size}, {data.partitions}], it is "
             f"[{dst.partitions}, {dst.free_size}]",
             got=f"{dst}; {data}",
+            allowed="dst [F, P] for data [P, F]",
             hint="swap the two sizes of dst",
         )
-    if dst.dtype != data.dtype and not (
-        dst.dtype.name == "float32" and form.engine is Engine.TENSOR
-    ):
+    widens = dst.dtype.name == "float32" and data.dtype.is_float and form.engine is Engine.TENSOR
+    if dst.dtype != data.dtype and not widens:
         raise KernelError(
-            "NKS307",
+            codes.DTYPES_DIFFER,
             f"nc_transpose: dst is {dst.dtype}, data is {data.dtype}",
             got=f"{dst}; {data}",
             allowed="the same dtype, or float32 in PSUM",
@@ -230,17 +321,15 @@ def _check_transpose(form: Form, machine: Machine) -> None:
 
 
 def _transpose(form: Form) -> Run:
-    dst, data = position(form, "dst"), position(form, "data")
-    dtype = form["dst"].dtype
-    same = form["dst"].dtype == form["data"].dtype
+    dst, data, dtype = position(form, "dst"), position(form, "data"), form["dst"].dtype
+    shape = form["dst"].shape
+    same = dtype == form["data"].dtype
 
     def run(_: State, views: Sequence[Array]) -> None:
-        values = flat(views[data]).T
-        out = views[dst]
-        if same:
-            out[...] = values.copy().reshape(out.shape)
+        if same:  # numpy copies first where dst overlaps data
+            views[dst][...] = flat(views[data]).T.reshape(shape)
         else:
-            store(out, to_float32(values).copy(), dtype)
+            store(views[dst], to_float32(flat(views[data])).T.reshape(shape), dtype)
 
     return run
 
@@ -248,11 +337,11 @@ def _transpose(form: Form) -> Run:
 def _cost_transpose(form: Form, machine: Machine) -> Cost:
     data = form["data"]
     if form.engine is Engine.VECTOR:
-        return costs.vector_cost(machine, data.free_size)
+        return costs.vector_cost(form, machine, data.free_size)
     pe = machine.pe
-    passes = 2.0 if data.dtype.itemsize == 4 and machine.generation >= 3 else 1.0
-    if data.dtype.itemsize == 4 and machine.generation == 2:
-        passes = pe.fp32_passes
+    passes = 1.0
+    if data.dtype.itemsize == 4:  # transpose mode, from v3 on, moves float32 in half the passes
+        passes = pe.fp32_passes / 2 if machine.generation >= 3 else pe.fp32_passes
     columns = max(data.partitions, min(pe.min_interval_cycles, data.free_size)) * passes
     interval = max(columns, pe.min_interval_cycles) + pe.overhead_cycles
     return Cost(interval=interval, latency=interval + pe.fill_cycles)
@@ -260,21 +349,15 @@ def _cost_transpose(form: Form, machine: Machine) -> Cost:
 
 def _choose_transpose(form: Form, machine: Machine) -> Engine:
     data, dst = form["data"], form["dst"]
-    small = max(data.partitions, data.free_size) <= machine.limits.vector_transpose_max
     if dst.memory is Memory.PSUM and data.memory is Memory.SBUF:
         return Engine.TENSOR
+    small = max(data.partitions, data.free_size) <= machine.limits.vector_transpose_max
     return Engine.VECTOR if small else Engine.TENSOR
 
 
 NC_TRANSPOSE = OpSpec(
     name="nc_transpose",
-    params=(
-        Param(name="dst", kind=K.TENSOR, access="w"),
-        Param(name="data", kind=K.TENSOR),
-        Param(name="engine", kind=K.ENGINE, default=None),
-        NAME,
-        OLD_DTYPE,
-    ),
+    params=TRANSPOSE_PARAMS,
     engines=(Engine.TENSOR, Engine.VECTOR),
     summary="Transpose a tile: partitions become the free axis.",
     semantics="dst = data.T, bit exact",

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from nkisim.machine.spec import Engine
 from nkisim.ops.table import OPS
 from nkisim.profile.model import Profile
+from nkisim.timing.timeline import ENGINES, Wait
 
 SMALL_DMA_BYTES = 64 * 1024
 MIN_SHARE = 0.15
@@ -28,7 +32,7 @@ def insights(profile: Profile, *, limit: int = 4) -> tuple[Insight, ...]:
     """Return what stands out, most important first."""
     found = [
         rule(profile)
-        for rule in (_issue_bound, _small_copies, _single_queue, _reuse, _fp32_matmul, _imbalance)
+        for rule in (_issue_bound, _small_copies, _held_stream, _reuse, _fp32_matmul, _imbalance)
     ]
     return tuple(insight for insight in found if insight is not None)[:limit]
 
@@ -48,7 +52,7 @@ def _line(profile: Profile, op: str) -> str | None:
 
 def _issue_bound(profile: Profile) -> Insight | None:
     share = profile.busy.get("dma issue", 0.0)
-    if share < 0.6 or share < profile.busy.get("dma", 0.0):
+    if share < 0.6 or share < profile.busy.get("dma bandwidth", 0.0):
         return None
     per_copy = profile.machine.dma.issue_interval_ns / 1000
     return Insight(
@@ -75,22 +79,33 @@ def _small_copies(profile: Profile) -> Insight | None:
     )
 
 
-def _single_queue(profile: Profile) -> Insight | None:
-    program = profile.program
-    used = {form.engine for form in program.forms if OPS[form.op].is_dma}
-    if len(used) != 1 or profile.work.dma_count < 8:
-        return None
-    stuck = [c for c in profile.critical_lines if c.wait in ("engine", "queue")]
-    share = sum(c.path_ns for c in stuck) / max(1.0, profile.latency_ns)
-    if share < MIN_SHARE:
-        return None
-    name = next(iter(used)).value
-    return Insight(
-        f"all copies are issued by {name}, in order",
-        "a store that waits for its result holds back the loads behind it",
-        "issue stores from another engine than loads: engine=nisa.engine.scalar or gpsimd",
-        stuck[0].line,
-    )
+def _held_stream(profile: Profile) -> Insight | None:
+    """A compute engine issues copies, and its own work waits behind them."""
+    program, timeline = profile.program, profile.timeline
+    is_dma = np.array([OPS[form.op].is_dma for form in program.forms], dtype=bool)
+    issuer = np.array([ENGINES.index(form.engine) for form in program.forms], dtype=np.int64)
+    forms = program.form[timeline.instruction]
+    late = (timeline.wait == int(Wait.DATA)) | (timeline.wait == int(Wait.REUSE))
+    for lane, engine in enumerate(ENGINES):
+        if engine is Engine.SYNC or not (~is_dma & (issuer == lane)).any():
+            continue
+        mine = np.flatnonzero(issuer[forms] == lane)
+        is_copy, start = is_dma[forms[mine]], timeline.start_ps[mine]
+        moves_on = np.where(is_copy, start, timeline.end_ps[mine])
+        held = np.maximum(0, start - np.concatenate([start[:1], moves_on[:-1]]))
+        is_held = is_copy & late[mine]
+        at = mine[is_held]
+        share = float(held[is_held].sum()) / max(1, timeline.latency_ps)
+        if share < MIN_SHARE:
+            continue
+        place = program.sites[program.site[timeline.instruction[at[0]]]].place
+        return Insight(
+            f"the {engine.value} engine issues {len(at):,} copies before their data is ready",
+            "its own instructions wait behind them, in order",
+            "issue these copies from engine=nisa.engine.sync, which has nothing else to do",
+            str(place),
+        )
+    return None
 
 
 def _reuse(profile: Profile) -> Insight | None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from nkisim.ir.access import Memory
 from nkisim.ir.program import IntColumn, Program
 from nkisim.machine.spec import Engine, Machine
+from nkisim.memory.capacity import peak_use
+from nkisim.memory.liveness import live_ranges
 from nkisim.memory.placement import Placement, place_tiles
 from nkisim.ops.registry import Cost, DmaCost, OpTable
 from nkisim.ops.table import OPS
@@ -62,12 +65,15 @@ class Profile:
     placement: Placement
     work: Work
     busy: dict[str, float]
-    """Share of the latency without launch cost that each resource is busy; `dma` is bandwidth,
-    `dma issue` the busiest queue."""
+    """Share of the latency without launch cost that each resource is busy; `dma bandwidth` is that
+    of the DMA engines or HBM, whichever is busier, `dma issue` the busiest queue."""
     waits: dict[str, dict[str, float]]
     """For each engine, the share of its idle time by what it waited for."""
     critical_lines: tuple[LineCost, ...]
     """Source lines on the critical path, most time first."""
+    sbuf_peak_bytes: int
+    """Most bytes per partition that tiles without a fixed address need at one time."""
+    psum_peak_bytes: int
 
     @property
     def hbm_bytes(self) -> int:
@@ -117,6 +123,8 @@ class Profile:
             "hbm_bytes": self.work.hbm_bytes,
             "dma": {"count": self.work.dma_count, "bytes": self.work.dma_bytes},
             "flops": self.work.flops,
+            "sbuf_peak_bytes": self.sbuf_peak_bytes,
+            "psum_peak_bytes": self.psum_peak_bytes,
             "instructions": len(self.timeline),
             "critical_path": [
                 {
@@ -146,7 +154,8 @@ def profile_program(
         executed: Instruction numbers in executed order, where the device runs loops.
         ops: The op table.
     """
-    placement = place_tiles(program, machine)
+    live = live_ranges(program)
+    placement = place_tiles(program, machine, live=live)
     timeline = schedule(program, machine, ops, executed=executed, placement=placement)
     work = _work(program, machine, ops, timeline)
     latency_ns = timeline.latency_ps / PS_PER_NS
@@ -162,6 +171,8 @@ def profile_program(
         busy=_busy(timeline, work, max(1.0, latency_ns - launch_ns)),
         waits=_waits(timeline),
         critical_lines=_critical_lines(program, timeline),
+        sbuf_peak_bytes=peak_use(program, Memory.SBUF, live).bytes,
+        psum_peak_bytes=peak_use(program, Memory.PSUM, live).bytes,
     )
 
 
@@ -195,7 +206,7 @@ def _busy(timeline: Timeline, work: Work, latency_ns: float) -> dict[str, float]
         for name, ps in timeline.busy_ps().items()
         if not name.startswith("dma") and name != Engine.SYNC.value
     }
-    busy["dma"] = work.dma_transfer_ns / latency_ns
+    busy["dma bandwidth"] = work.dma_transfer_ns / latency_ns
     busy["dma issue"] = work.dma_issue_ns / latency_ns
     return {name: min(1.0, share) for name, share in busy.items()}
 
@@ -222,30 +233,24 @@ def _waits(timeline: Timeline) -> dict[str, dict[str, float]]:
 
 
 def _critical_lines(program: Program, timeline: Timeline) -> tuple[LineCost, ...]:
-    path = timeline.critical_path()
-    if not path:
+    path = np.array(timeline.critical_path(), dtype=np.int64)
+    if not len(path):
         return ()
-    spent: dict[int, int] = {}
-    waits: dict[int, dict[str, int]] = {}
     before = timeline.launch_before_ps
-    for entry in path:
-        until = int(timeline.result_ps[entry])
-        site = int(program.site[timeline.instruction[entry]])
-        part = max(0, until - before)
-        spent[site] = spent.get(site, 0) + part
-        name = Wait(int(timeline.wait[entry])).name.lower()
-        held = waits.setdefault(site, {})
-        held[name] = held.get(name, 0) + part
-        before = max(before, until)
-    emitted = np.bincount(program.site[timeline.instruction], minlength=len(program.sites)).tolist()
+    until = np.maximum.accumulate(np.maximum(timeline.result_ps[path], before))
+    spent = np.diff(until, prepend=before)
+    sites = program.site[timeline.instruction[path]]
+    by_wait = np.zeros((len(program.sites), len(Wait)), dtype=np.int64)
+    np.add.at(by_wait, (sites, timeline.wait[path]), spent)
+    emitted = np.bincount(program.site[timeline.instruction], minlength=len(program.sites))
     rows = [
         LineCost(
             str(program.sites[site].place),
             program.sites[site].place.text,
-            ps / PS_PER_NS,
-            emitted[site],
-            max(waits[site], key=lambda k: waits[site][k]),
+            int(by_wait[site].sum()) / PS_PER_NS,
+            int(emitted[site]),
+            Wait(int(by_wait[site].argmax())).name.lower(),
         )
-        for site, ps in spent.items()
+        for site in np.unique(sites).tolist()
     ]
-    return tuple(sorted(rows, key=lambda row: -row.path_ns))
+    return tuple(sorted(rows, key=lambda row: (-row.path_ns, row.line)))

@@ -22,7 +22,9 @@ def render_text(profile: Profile, *, budget_chars: int = 2400) -> str:
         f"bound by {profile.binding}; MFU {100 * profile.mfu:.1f} %, "
         f"MBU {100 * profile.mbu:.1f} %; {len(profile.timeline):,} instructions, "
         f"{profile.work.dma_count:,} DMAs of {_mean_kib(profile):.1f} KiB on average, "
-        f"{profile.work.hbm_bytes / 1e6:,.1f} MB through HBM",
+        f"{profile.work.hbm_bytes / 1e6:,.1f} MB through HBM; peak "
+        f"{profile.sbuf_peak_bytes / 1024:.1f} KiB of SBUF and "
+        f"{profile.psum_peak_bytes / 1024:.1f} KiB of PSUM per partition",
         "",
         "busy (share of the time without launch)",
     ]
@@ -34,7 +36,7 @@ def render_text(profile: Profile, *, budget_chars: int = 2400) -> str:
         )
         bar = "#" * round(BAR * share)
         idle = f"  idle: {shown}" if shown else ""
-        lines.append(f"  {name:<10} {100 * share:5.1f} % {bar:<{BAR}}{idle}")
+        lines.append(f"  {name:<13} {100 * share:5.1f} % {bar:<{BAR}}{idle}")
     found = insights(profile)
     if found:
         lines += ["", "what to do"]

@@ -1,4 +1,4 @@
-"""What each executed instruction must wait for: results it reads, readers and writers it overwrites.
+"""What each executed instruction must wait for: what it reads, and users of what it overwrites.
 
 Works on physical boxes, in executed order.  Writers and readers of a place are kept apart, and a
 write removes what it covers, so histories stay short.  Streams run in order and their results
@@ -8,7 +8,7 @@ appear in order, so of several entries of one track only the latest is waited fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -85,12 +85,23 @@ class Dependences:
     """Form of each entry."""
     access: tuple[FormAccess, ...]
     """By form."""
-    edges: list[list[int]]
-    """For each entry: (earlier entry << KIND_BITS) + kind."""
+    edge_start: list[int]
+    """Where each entry's edges start in `edges`, and the end."""
+    edges: list[int]
+    """(Earlier entry << KIND_BITS) + kind."""
 
     def of(self, entry: int) -> list[tuple[int, int]]:
         """Return what one entry waits for as (entry, kind), earliest first."""
-        return sorted((e >> KIND_BITS, e & KIND_MASK) for e in self.edges[entry])
+        mine = self.edges[self.edge_start[entry] : self.edge_start[entry + 1]]
+        return sorted((edge >> KIND_BITS, edge & KIND_MASK) for edge in mine)
+
+    def without_reuse(self) -> Dependences:
+        """Return what would be waited for if no memory were ever used twice."""
+        edges = np.array(self.edges, dtype=np.int64)
+        is_data = (edges & KIND_MASK) == DATA
+        kept = np.concatenate([[0], np.cumsum(is_data)])
+        start = kept[np.array(self.edge_start, dtype=np.int64)]
+        return replace(self, edge_start=start.tolist(), edges=edges[is_data].tolist())
 
 
 class _History:
@@ -139,14 +150,14 @@ def dependences_of(
         strict=True,
     )
     forms = program.form[order].tolist()
-    edges = _track(
+    edge_start, edges = _track(
         [access[form] for form in forms],
         program.operand_start[:-1][order].tolist(),
         place.tolist(),
         list(corners),
         placement.overlaps,
     )
-    return Dependences(order.tolist(), forms, access, edges)
+    return Dependences(order.tolist(), forms, access, edge_start, edges)
 
 
 UNTRACKED = -(1 << 40)
@@ -175,14 +186,15 @@ def _track(
     places: Sequence[int],
     boxes: Sequence[Box],
     overlaps: Mapping[int, tuple[int, ...]],
-) -> list[list[int]]:
-    """Return the edges of each entry.
+) -> tuple[list[int], list[int]]:
+    """Return where each entry's edges start, and the edges.
 
     The loop is written out flat: it runs once for each operand of each executed instruction.
     """
     tracks = [form.track for form in access]
     histories: dict[int, _History] = {}
-    edges: list[list[int]] = []
+    edges: list[int] = []
+    edge_start = [0]
     for entry, form in enumerate(access):
         base, own = starts[entry], form.track
         results: dict[int, int] = {}
@@ -228,7 +240,8 @@ def _track(
             if results.get(track, -1) < code:
                 # A separate key: the latest result of the track may be needed as well.
                 results[~track] = code
-        edges.append(list(results.values()))
+        edges += results.values()
+        edge_start.append(len(edges))
         for k in form.reads:
             place = places[base + k]
             if place != UNTRACKED:
@@ -240,7 +253,7 @@ def _track(
             place = places[base + k]
             if place != UNTRACKED:
                 histories[place].writers[boxes[base + k]] = entry
-    return edges
+    return edge_start, edges
 
 
 def _add_overlapping(
@@ -296,6 +309,11 @@ def _overwrite(
         history.is_disjoint = is_disjoint or not writers
     for track, group in history.readers.items():
         if not group:
+            continue
+        if len(group) == 1 and box in group:
+            latest = group.pop(box)
+            if (track != own or is_dma) and readers.get(track, -1) < latest:
+                readers[track] = latest
             continue
         latest = -1
         covered = []

@@ -1,12 +1,13 @@
 """Schedules a Program on a machine: in-order engines, DMA queues, true dependences.
 
-Dependences are worked out once, in executed order; then instructions start in order of time, each
-stream in its own order.  Each starts when the one before it on its engine allows, when the results
-that it reads are visible, and when the readers and writers of what it overwrites are done.  A copy
-issued by a compute engine waits at the head of that engine's stream; Sync keeps loads and stores
-apart, so that a store that waits for its data holds no load back.  Then a copy waits for its
-queue's issue interval, for DMA engines and for HBM.  Same-engine writes after reads or writes need
-no wait: the pipeline keeps their order.  Source: architecture guides, Introduction to DMA.
+Dependences are worked out once, in executed order; then instructions start as soon as they can,
+each stream in its own order.  Each starts when the one before it on its engine allows, when the
+results that it reads are visible, and when the readers and writers of what it overwrites are done.
+A copy issued by a compute engine waits at the head of that engine's stream; Sync keeps loads and
+stores apart, so that a store that waits for its data holds no load back.  Then a copy waits for
+its queue's issue interval, for DMA engines and for HBM, which are granted in order of time.
+Same-engine writes after reads or writes need no wait: the pipeline keeps their order, and results
+appear in order.  Source: architecture guides, Introduction to DMA.
 """
 
 from __future__ import annotations
@@ -16,87 +17,65 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from nkisim.errors import EmulatorBug
 from nkisim.ir.access import Memory
-from nkisim.ir.program import IntColumn, Program
+from nkisim.ir.program import Form, IntColumn, Program
 from nkisim.machine.spec import Engine, Machine
 from nkisim.memory.placement import Placement, place_tiles
-from nkisim.ops.registry import DmaCost, OpTable
-from nkisim.timing.boxes import boxes_of
+from nkisim.ops.registry import Cost, DmaCost, OpTable
+from nkisim.timing.dependence import (
+    AFTER_READER,
+    DATA,
+    ENGINE_COUNT,
+    KIND_BITS,
+    KIND_MASK,
+    STREAMS,
+    Dependences,
+    dependences_of,
+)
+from nkisim.timing.dma import DmaState, DmaWork
 from nkisim.timing.timeline import ENGINES, PS_PER_NS, Timeline, Wait
 
 ISSUE_PS = 50 * PS_PER_NS
 """Time that issuing a DMA takes of the issuing engine's stream."""
-
-DATA, AFTER_READER, AFTER_WRITER = 0, 1, 2
-"""Kinds of dependence: on a result, on a reader that is done, on a writer that is done."""
-Box = tuple[int, int, int, int]
-"""Row start, row end, byte start, byte end."""
-Edge = tuple[int, int]
-"""Timeline entry that is waited for, and the kind of dependence."""
+SBUF_PORT, PSUM_PORT = 0, 1
+"""Ports that two engines share on machines where they exclude each other."""
+_SHARERS = (
+    (SBUF_PORT, Memory.SBUF, (Engine.VECTOR, Engine.GPSIMD)),
+    (PSUM_PORT, Memory.PSUM, (Engine.VECTOR, Engine.SCALAR)),
+)
+_SCALAR = ENGINES.index(Engine.SCALAR)
+_TRACKS = 3 * ENGINE_COUNT
 
 
 @dataclass(frozen=True, slots=True)
-class _Priced:
-    """A form with its cost in picoseconds."""
+class PricedForm:
+    """What an instruction of a form costs, in picoseconds."""
 
-    lane: int
-    stream: int
     interval_ps: int
     latency_ps: int
     table: str | None
-    dma: DmaCost | None
-    reads: tuple[int, ...]
-    """Positions of operands that are read."""
-    writes: tuple[int, ...]
+    """ScalarE: function table that must be loaded."""
+    dma: DmaWork | None
+    ports: tuple[int, ...]
+    """Exclusive ports that it holds while it runs."""
 
-
-class _Tracked:
-    """Latest writers and readers of one place: timeline entry by box and lane."""
-
-    __slots__ = ("readers", "writers")
-
-    def __init__(self) -> None:
-        self.writers: dict[tuple[int, int, int, int, int], int] = {}
-        self.readers: dict[tuple[int, int, int, int, int], int] = {}
-
-
-def price_forms(program: Program, machine: Machine, ops: OpTable) -> list[_Priced]:
-    """Return every form's cost and access, worked out once."""
-    priced: list[_Priced] = []
-    for form in program.forms:
-        spec = ops[form.op]
-        cost = spec.cost(form, machine)
-        reads: list[int] = []
-        writes: list[int] = []
-        for i, operand in enumerate(form.operands):
-            if operand.role.endswith(".index"):
-                reads.append(i)
-                continue
-            param = spec.param(operand.role.partition(".")[0])
-            access = "r" if param is None else param.access
-            if "r" in access:
-                reads.append(i)
-            if "w" in access:
-                writes.append(i)
-        lane = ENGINES.index(form.engine)
+    @classmethod
+    def of(cls, form: Form, cost: Cost | DmaCost, machine: Machine) -> PricedForm:
+        """Turn a form's cost into time."""
         if isinstance(cost, DmaCost):
-            stream = _stream(lane, cost)
-            priced.append(_Priced(lane, stream, 0, 0, None, cost, tuple(reads), tuple(writes)))
-            continue
+            return cls(0, 0, None, DmaWork.of(cost, machine), ())
         ps = PS_PER_NS / machine.clock_ghz(form.engine)
-        priced.append(
-            _Priced(
-                lane,
-                lane,
-                round(cost.interval * ps),
-                round(cost.latency * ps),
-                cost.table,
-                None,
-                tuple(reads),
-                tuple(writes),
+        ports: tuple[int, ...] = ()
+        if machine.shared_ports_exclusive:
+            memories = {operand.memory for operand in form.operands}
+            ports = tuple(
+                port
+                for port, memory, engines in _SHARERS
+                if form.engine in engines and memory in memories
             )
-        )
-    return priced
+        table = cost.table if form.engine is Engine.SCALAR else None
+        return cls(round(cost.interval * ps), round(cost.latency * ps), table, None, ports)
 
 
 def schedule(
@@ -117,279 +96,190 @@ def schedule(
         placement: Where tiles live; default is the policy's own.
     """
     placement = placement or place_tiles(program, machine)
-    return _Scheduler(program, machine, ops, placement).run(executed)
+    dependences = dependences_of(program, machine, ops, placement, executed=executed)
+    return simulate(program, machine, ops, dependences)
 
 
-class _Scheduler:
+def simulate(
+    program: Program,
+    machine: Machine,
+    ops: OpTable,
+    dependences: Dependences,
+) -> Timeline:
+    """Run the clock over a Program whose dependences are known.
+
+    Args:
+        program: A valid Program.
+        machine: The machine; may differ in costs from the one used for the dependences.
+        ops: The op table.
+        dependences: What waits for what.
+    """
+    return _Clock(program, machine, ops, dependences).run()
+
+
+class _Clock:
+    """State of one simulation."""
+
     def __init__(
-        self, program: Program, machine: Machine, ops: OpTable, placement: Placement
+        self, program: Program, machine: Machine, ops: OpTable, dependences: Dependences
     ) -> None:
-        self.program, self.machine, self.placement = program, machine, placement
-        self.priced = price_forms(program, machine, ops)
-        boxes = boxes_of(program, placement)
-        self.place = boxes.place.tolist()
-        self.box = list(
-            zip(
-                boxes.row_start.tolist(),
-                boxes.row_end.tolist(),
-                boxes.byte_start.tolist(),
-                boxes.byte_end.tolist(),
-                strict=True,
-            )
-        )
-        self.ignored = self._untracked_places()
+        self.machine, self.dependences = machine, dependences
+        self.priced = [
+            PricedForm.of(form, ops[form.op].cost(form, machine), machine) for form in program.forms
+        ]
+        access = dependences.access
+        forms = np.array(dependences.forms, dtype=np.int64)
+        streams = np.array([a.stream for a in access] or [0], dtype=np.int64)[forms]
+        lanes = np.array([a.lane + ENGINE_COUNT * a.is_dma for a in access] or [0], dtype=np.int64)
+        self.lanes = lanes[forms]
+        self.queues = [np.flatnonzero(streams == s).tolist() for s in range(STREAMS)]
+        dma_stream = np.array([-1 if a.is_dma else a.stream for a in access] or [0])
+        self.engine_of = dma_stream[forms].tolist()
+        """For each entry the engine that computes it, -1 for DMA."""
+        self.semaphore = round(machine.semaphore_ns * PS_PER_NS)
+        self.descriptor_ps = round(machine.dma.software_descriptor_ns * PS_PER_NS)
+        count = len(dependences.order)
+        self.before = round(machine.launch_before_ns * PS_PER_NS)
+        self.table_load = round(machine.act.table_load_ns * PS_PER_NS)
+        self.begins, self.ends = [0] * count, [-1] * count
+        self.results, self.waits, self.causes = [-1] * count, [0] * count, [-1] * count
+        self.free = [self.before] * STREAMS
+        self.last = [-1] * STREAMS
+        self.visible = [0] * _TRACKS
+        """When the latest result of each track appears."""
+        self.port_free = [[self.before] * ENGINE_COUNT for _ in _SHARERS]
+        self.table: str | None = None
+        self.waiting: dict[int, list[int]] = {}
+        """Streams whose head waits for an entry that has not run yet."""
+        self.contenders: list[tuple[int, int, int, int]] = []
+        """Heads that are ready but share a resource: (ready, entry, wait, cause)."""
 
-    def _untracked_places(self) -> set[int]:
-        """HBM buffers that are only read or only written need no tracking."""
-        reads: set[int] = set()
-        writes: set[int] = set()
-        forms, start = self.program.form, self.program.operand_start
-        for number, priced in enumerate(self.priced):
-            at = start[:-1][forms == number]
-            for positions, found in ((priced.reads, reads), (priced.writes, writes)):
-                for k in positions:
-                    found.update(np.unique(self.program.operand_buffer[at + k]).tolist())
-        return {
-            int(self.placement.place[i])
-            for i, buffer in enumerate(self.program.buffers)
-            if buffer.memory is Memory.HBM and not (i in reads and i in writes)
-        }
-
-    def run(self, executed: IntColumn | None) -> Timeline:
-        order = list(range(len(self.program))) if executed is None else executed.tolist()
-        forms = self.program.form.tolist()
-        priced = [self.priced[forms[instruction]] for instruction in order]
-        edges = self._dependences(order, priced)
-        return self._simulate(order, priced, edges)
-
-    def _dependences(self, order: list[int], priced: list[_Priced]) -> list[list[Edge]]:
-        """Return what each executed instruction waits for, besides its own lane."""
-        starts = self.program.operand_start.tolist()
-        places, boxes, ignored = self.place, self.box, self.ignored
-        tracked: dict[int, _Tracked] = {}
-        edges: list[list[Edge]] = []
-        for entry, instruction in enumerate(order):
-            cost = priced[entry]
-            base, own, is_dma = starts[instruction], cost.stream, cost.dma is not None
-            found: dict[int, int] = {}
-            for k in cost.reads:
-                place = places[base + k]
-                if place in ignored or place not in tracked:
-                    continue
-                r0, r1, b0, b1 = boxes[base + k]
-                for key, before in tracked[place].writers.items():
-                    if key[0] < r1 and r0 < key[1] and key[2] < b1 and b0 < key[3]:
-                        found[before] = DATA
-            for k in cost.writes:
-                place = places[base + k]
-                if place in ignored:
-                    continue
-                history = tracked.get(place)
-                if history is None:
-                    history = tracked[place] = _Tracked()
-                    for old in self.placement.replaces.get(place, ()):
-                        if old in tracked:
-                            _inherit(history, tracked[old])
-                r0, r1, b0, b1 = boxes[base + k]
-                for group, kind in (
-                    (history.writers, AFTER_WRITER),
-                    (history.readers, AFTER_READER),
-                ):
-                    for key, before in group.items():
-                        if key[4] == own and not is_dma:
-                            continue
-                        if key[0] < r1 and r0 < key[1] and key[2] < b1 and b0 < key[3]:
-                            found.setdefault(before, kind)
-            edges.append(list(found.items()))
-            for k in cost.reads:
-                place = places[base + k]
-                if place not in ignored:
-                    history = tracked.get(place)
-                    if history is None:
-                        history = tracked[place] = _Tracked()
-                    history.readers[(*boxes[base + k], own)] = entry
-            for k in cost.writes:
-                place = places[base + k]
-                if place in ignored:
-                    continue
-                history = tracked[place]
-                r0, r1, b0, b1 = box = boxes[base + k]
-                for covered in (history.writers, history.readers):
-                    for key in [
-                        key
-                        for key in covered
-                        if r0 <= key[0] and key[1] <= r1 and b0 <= key[2] and key[3] <= b1
-                    ]:
-                        del covered[key]
-                history.writers[(*box, own)] = entry
-        return edges
-
-    def _simulate(
-        self, order: list[int], priced: list[_Priced], edges: list[list[Edge]]
-    ) -> Timeline:
-        """Start instructions in order of time, each stream in its own order."""
-        machine = self.machine
-        count = len(order)
-        before = round(machine.launch_before_ns * PS_PER_NS)
-        semaphore = round(machine.semaphore_ns * PS_PER_NS)
-        table_load = round(machine.act.table_load_ns * PS_PER_NS)
-        dma = _DmaState(machine, before)
-        streams: list[list[int]] = [[] for _ in range(STREAMS)]
-        for entry, cost in enumerate(priced):
-            streams[cost.stream].append(entry)
-        head = [0] * STREAMS
-        free = [before] * STREAMS
-        last_on = [-1] * STREAMS
-        missing = [len(items) for items in edges]
-        waiters: list[list[int]] = [[] for _ in range(count)]
-        for entry, items in enumerate(edges):
-            for other, _ in items:
-                waiters[other].append(entry)
-        lanes, begins, ends, results, waits, predecessors = ([0] * count for _ in range(6))
-        table: str | None = None
-        ready_heap: list[tuple[int, int, int, int]] = []
-
-        def offer(entry: int) -> None:
-            """Put the head of a stream, whose dependences are all scheduled, on the heap."""
-            cost = priced[entry]
-            stream = cost.stream
-            at, wait, cause = free[stream], int(Wait.ENGINE), last_on[stream]
-            for other, kind in edges[entry]:
-                when = ends[other] if kind == AFTER_READER else results[other]
-                if lanes[other] < ENGINE_COUNT and priced[other].stream != stream:
-                    when += semaphore
-                if when > at:
-                    at, cause = when, other
-                    wait = int(Wait.DATA) if kind == DATA else int(Wait.REUSE)
-            heappush(ready_heap, (at, entry, wait, cause))
-
-        for stream_items in streams:
-            if stream_items and missing[stream_items[0]] == 0:
-                offer(stream_items[0])
-        while ready_heap:
-            at, entry, wait, cause = heappop(ready_heap)
-            cost = priced[entry]
-            stream = cost.stream
-            if cost.dma is not None:
-                lanes[entry] = cost.lane + ENGINE_COUNT
-                if cost.dma.is_software_generated:
-                    pool = max(at, free[_GPSIMD]) + dma.software_ps
-                    free[_GPSIMD] = at = pool
-                begin, end, why, blocker = dma.transfer(cost.lane, cost.dma, at, entry)
+    def run(self) -> Timeline:
+        """Run all instructions."""
+        machine, priced, access = self.machine, self.priced, self.dependences.access
+        forms, waiting, contenders = self.dependences.forms, self.waiting, self.contenders
+        dma, queues = DmaState(machine, self.before), self.queues
+        heads = [0] * STREAMS
+        runnable = [s for s in range(STREAMS) if queues[s]]
+        while True:
+            while runnable:
+                stream = runnable.pop()
+                heads[stream] = self._advance(stream, queues[stream], heads[stream], runnable)
+            if not contenders:
+                break
+            # No instruction that is still blocked can be ready before the earliest contender.
+            ready, entry, wait, cause = heappop(contenders)
+            form = forms[entry]
+            cost, lane = priced[form].dma, access[form].lane
+            if cost is None:
+                self._run_on_port(entry, ready, wait, cause)
+                runnable.append(access[form].stream)
+            else:
+                begin, end, why, blocker = dma.transfer(lane, cost, ready, entry)
                 if why is not None:
                     wait, cause = int(why), blocker
-                result = end + dma.complete_ps
-                free[stream] = at if stream >= ENGINE_COUNT else at + ISSUE_PS
-            else:
-                lanes[entry] = cost.lane
-                extra = 0
-                if cost.table is not None and cost.table != table and cost.lane == _SCALAR:
-                    table, extra = cost.table, table_load
-                begin = at
-                free[stream] = end = at + cost.interval_ps + extra
-                result = at + cost.latency_ps + extra
-            last_on[stream] = entry
-            begins[entry], ends[entry], results[entry] = begin, end, result
-            waits[entry], predecessors[entry] = wait, cause
-            head[stream] += 1
-            queue = streams[stream]
-            following = queue[head[stream]] if head[stream] < len(queue) else -1
-            for waiter in waiters[entry]:
-                missing[waiter] -= 1
-                if missing[waiter] == 0 and waiter != following:
-                    other = priced[waiter].stream
-                    if streams[other][head[other]] == waiter:
-                        offer(waiter)
-            if following >= 0 and missing[following] == 0:
-                offer(following)
+                track = access[form].track
+                result = max(end + dma.complete_ps, self.visible[track])
+                self.visible[track] = result
+                self.begins[entry], self.ends[entry], self.results[entry] = begin, end, result
+                self.waits[entry], self.causes[entry] = wait, cause
+            if entry in waiting:
+                runnable.extend(waiting.pop(entry))
+        if waiting:
+            raise EmulatorBug(f"entries {sorted(waiting)[:5]} never ran, but others wait for them")
         return Timeline(
-            np.array(order, dtype=np.int64),
-            np.array(lanes, dtype=np.int64),
-            np.array(begins, dtype=np.int64),
-            np.array(ends, dtype=np.int64),
-            np.array(results, dtype=np.int64),
-            np.array(waits, dtype=np.int64),
-            np.array(predecessors, dtype=np.int64),
-            before,
-            round(machine.launch_after_ns * PS_PER_NS),
+            instruction=np.array(self.dependences.order, dtype=np.int64),
+            lane=self.lanes,
+            start_ps=np.array(self.begins, dtype=np.int64),
+            end_ps=np.array(self.ends, dtype=np.int64),
+            result_ps=np.array(self.results, dtype=np.int64),
+            wait=np.array(self.waits, dtype=np.int64),
+            predecessor=np.array(self.causes, dtype=np.int64),
+            launch_before_ps=self.before,
+            launch_after_ps=round(machine.launch_after_ns * PS_PER_NS),
         )
 
+    def _advance(self, stream: int, queue: list[int], head: int, runnable: list[int]) -> int:
+        """Run a stream until its head is blocked; return the new head."""
+        priced, forms, engine_of = self.priced, self.dependences.forms, self.engine_of
+        edge_start, edges = self.dependences.edge_start, self.dependences.edges
+        begins, ends, results = self.begins, self.ends, self.results
+        waits, causes, waiting = self.waits, self.causes, self.waiting
+        at, last, semaphore = self.free[stream], self.last[stream], self.semaphore
+        data, reuse, engine = int(Wait.DATA), int(Wait.REUSE), int(Wait.ENGINE)
+        while head < len(queue):
+            entry = queue[head]
+            ready, wait, cause = at, engine, last
+            blocked = -1
+            for edge in edges[edge_start[entry] : edge_start[entry + 1]]:
+                other, kind = edge >> KIND_BITS, edge & KIND_MASK
+                when = results[other]
+                if when < 0:
+                    blocked = other
+                    break
+                producer = engine_of[other]
+                if producer >= 0:
+                    if kind == AFTER_READER:
+                        when = ends[other]
+                    if producer != stream:
+                        when += semaphore
+                if when > ready:
+                    ready, cause = when, other
+                    wait = data if kind == DATA else reuse
+            if blocked >= 0:
+                if blocked in waiting:
+                    waiting[blocked].append(stream)
+                else:
+                    waiting[blocked] = [stream]
+                break
+            head += 1
+            cost = priced[forms[entry]]
+            if cost.dma is not None:
+                if cost.dma.is_software_generated:
+                    ready += self.descriptor_ps
+                    at = ready
+                else:
+                    at = ready if stream >= ENGINE_COUNT else ready + ISSUE_PS
+                last = entry
+                heappush(self.contenders, (ready, entry, wait, cause))
+                continue
+            if cost.ports:
+                heappush(self.contenders, (ready, entry, wait, cause))
+                break
+            extra = 0
+            if cost.table is not None and cost.table != self.table:
+                self.table, extra = cost.table, self.table_load
+            at = ready + cost.interval_ps + extra
+            result = ready + cost.latency_ps + extra
+            if result < self.visible[stream]:
+                result = self.visible[stream]
+            self.visible[stream] = result
+            begins[entry], ends[entry], results[entry] = ready, at, result
+            waits[entry], causes[entry] = wait, cause
+            last = entry
+            if entry in waiting:
+                runnable.extend(waiting.pop(entry))
+        self.free[stream], self.last[stream] = at, last
+        return head
 
-ENGINE_COUNT = len(ENGINES)
-STREAMS = ENGINE_COUNT + 2
-"""The engines' streams, and Sync's loads and stores."""
-_SCALAR = ENGINES.index(Engine.SCALAR)
-_SYNC = ENGINES.index(Engine.SYNC)
-_GPSIMD = ENGINES.index(Engine.GPSIMD)
-
-
-def _stream(lane: int, dma: DmaCost | None) -> int:
-    """Return the stream that an instruction waits in."""
-    if dma is None or lane != _SYNC:
-        return lane
-    return ENGINE_COUNT + int(dma.is_store)
-
-
-def _inherit(new: _Tracked, old: _Tracked) -> None:
-    """Make the first write to a new place wait for everything in the place that it took over."""
-    for number, group in enumerate((old.writers, old.readers)):
-        for key, entry in group.items():
-            # Boxes of their own, so that no entry hides another.
-            new.readers[(0, 1 << 30, -1 - number, 1 << 60, key[4] + 100 * entry)] = entry
-
-
-class _DmaState:
-    """The DMA engines, the queues that feed them, and the HBM port."""
-
-    def __init__(self, machine: Machine, before: int) -> None:
-        d = machine.dma
-        self.issue_ps = round(d.issue_interval_ns * PS_PER_NS)
-        self.trigger_ps = round(d.trigger_ns * PS_PER_NS)
-        self.complete_ps = round(d.complete_ns * PS_PER_NS)
-        self.software_ps = round(d.software_descriptor_ns * PS_PER_NS)
-        self.engine_rate = d.bytes_per_ns_per_engine
-        self.hbm_rate = d.hbm_bytes_per_ns
-        self.descriptor_bytes = d.descriptor_bytes_min
-        self.count = d.engines
-        self.issue_free = [before] * len(ENGINES)
-        """Earliest issue of the next copy, by queue."""
-        self.issue_last = [-1] * len(ENGINES)
-        self.engine_free = [before] * d.engines
-        self.hbm_free = before
-        self.last = -1
-
-    def transfer(
-        self, queue: int, cost: DmaCost, ready: int, entry: int
-    ) -> tuple[int, int, Wait | None, int]:
-        """Return (start, last byte, what delayed it beyond `ready`, by whom) of one copy."""
-        issued, why, blocker = ready, None, -1
-        if self.issue_free[queue] > issued:
-            issued, why, blocker = self.issue_free[queue], Wait.QUEUE, self.issue_last[queue]
-        self.issue_free[queue] = issued + self.issue_ps
-        self.issue_last[queue] = entry
-        moving = issued + self.trigger_ps
-        moved = max(cost.bytes_written, cost.bytes_read, cost.descriptors * self.descriptor_bytes)
-        share = moved / cost.engines_used / (self.engine_rate * cost.rate_fraction)
-        duration = max(1, round(share * PS_PER_NS))
-        if cost.engines_used >= self.count:
-            start = max(moving, max(self.engine_free))
-            end = start + duration
-            self.engine_free = [end] * self.count
-        else:
-            order = sorted(range(self.count), key=self.engine_free.__getitem__)
-            chosen = order[: cost.engines_used]
-            start = max(moving, self.engine_free[chosen[-1]])
-            end = start + duration
-            for e in chosen:
-                self.engine_free[e] = end
-        if cost.hbm_bytes:
-            through = round(cost.hbm_bytes / self.hbm_rate * PS_PER_NS)
-            hbm_start = max(moving, self.hbm_free)
-            self.hbm_free = hbm_start + through
-            if self.hbm_free > end:
-                end = self.hbm_free
-                start = max(start, hbm_start)
-        if start > moving:
-            why, blocker = Wait.BANDWIDTH, self.last
-        self.last = entry
-        return issued, end, why, blocker
+    def _run_on_port(self, entry: int, ready: int, wait: int, cause: int) -> None:
+        """Run an instruction that shares a port with another engine."""
+        form = self.dependences.forms[entry]
+        cost, stream = self.priced[form], self.dependences.access[form].stream
+        begin = ready
+        for port in cost.ports:
+            others = [t for engine, t in enumerate(self.port_free[port]) if engine != stream]
+            begin = max(begin, *others)
+        if begin > ready:
+            wait = int(Wait.PORT)
+        extra = 0
+        if cost.table is not None and cost.table != self.table:
+            self.table, extra = cost.table, self.table_load
+        end = begin + cost.interval_ps + extra
+        for port in cost.ports:
+            self.port_free[port][stream] = end
+        result = max(begin + cost.latency_ps + extra, self.visible[stream])
+        self.visible[stream] = result
+        self.free[stream], self.last[stream] = end, entry
+        self.begins[entry], self.ends[entry], self.results[entry] = begin, end, result
+        self.waits[entry], self.causes[entry] = wait, cause

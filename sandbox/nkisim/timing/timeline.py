@@ -33,6 +33,8 @@ class Wait(IntEnum):
     """The issue rate of its DMA queue."""
     BANDWIDTH = 5
     """DMA engines or HBM busy with other copies."""
+    PORT = 6
+    """A port to SBUF or PSUM in use by an engine that excludes this one (trn1)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,24 @@
 """The profile says where the time went, in every view the same."""
 
 import json
+from itertools import pairwise
 
 import pytest
-from tests.nkisim.kernels import add_rows, add_rows_one_buffer, profile, tensor, tiled_matmul
+from tests.nkisim.kernels import (
+    add_rows,
+    add_rows_one_buffer,
+    hoisted_matmul,
+    nisa,
+    nl,
+    profile,
+    tensor,
+    tiled_matmul,
+)
 
 from nkisim.profile.chrome import chrome_trace
 from nkisim.profile.insights import insights
 from nkisim.profile.text import render_text
+from nkisim.profile.what_if import UNLIMITED_MEMORY, what_if
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +78,68 @@ def test_small_copies_are_pointed_out():
 def test_waiting_for_tiles_is_pointed_out():
     found = profile(add_rows_one_buffer, tensor((1024, 2048)), tensor((1024, 2048)))
     assert any("free again" in i.condition for i in insights(found))
+
+
+def test_copies_in_flight_at_once_stand_in_separate_rows(matmul):
+    rows = {}
+    for event in chrome_trace(matmul)["traceEvents"]:
+        if event["ph"] == "X":
+            rows.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    for spans in rows.values():
+        spans.sort()
+        assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(spans))
+
+
+def test_memory_peaks_count_what_lives_at_once():
+    found = profile(hoisted_matmul, tensor((256, 128)), tensor((256, 512)))
+    operands = 2 * (128 + 512) * 4
+    assert operands <= found.sbuf_peak_bytes <= operands + 512 * 4
+    assert found.psum_peak_bytes == 512 * 4
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shapes", "best"),
+    [
+        (tiled_matmul, [(512, 256), (512, 1024)], "DMA copies are issued without interval"),
+        (hoisted_matmul, [(1024, 1024), (1024, 1024)], "Tensor Engine takes no time"),
+        (add_rows_one_buffer, [(1024, 512), (1024, 512)], UNLIMITED_MEMORY),
+    ],
+    ids=["tiled matmul", "hoisted matmul", "one buffer"],
+)
+def test_what_if_names_what_holds_the_kernel_back(kernel, shapes, best):
+    found = profile(kernel, *map(tensor, shapes))
+    gains = what_if(found.program, found.machine)
+    assert gains[0].name == best
+    assert all(w.gain_ns == pytest.approx(found.latency_ns - w.latency_ns) for w in gains)
+    assert [w.gain_ns for w in gains] == sorted((w.gain_ns for w in gains), reverse=True)
+
+
+def test_unlimited_memory_predicts_what_rotating_tiles_bring():
+    operands = [tensor((1024, 2048))] * 2
+    serial, rotating = profile(add_rows_one_buffer, *operands), profile(add_rows, *operands)
+    gains = {w.name: w for w in what_if(serial.program, serial.machine)}
+    assert gains[UNLIMITED_MEMORY].latency_ns == pytest.approx(rotating.latency_ns, rel=0.02)
+
+
+def _stores_from(engine):
+    def kernel(a):
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        for start in range(0, a.shape[0], 128):
+            x = nl.ndarray((128, a.shape[1]), dtype=a.dtype, buffer=nl.sbuf)
+            y = nl.ndarray((128, a.shape[1]), dtype=a.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=x, src=a[start : start + 128, :])
+            nisa.activation(dst=y, op=nl.exp, data=x)
+            for _ in range(4):
+                nisa.tensor_tensor(dst=y, data1=y, data2=x, op=nl.add)
+            nisa.dma_copy(dst=out[start : start + 128, :], src=y, engine=engine)
+        return out
+
+    return profile(kernel, tensor((1024, 256)))
+
+
+def test_stores_that_hold_back_the_engine_that_issues_them_are_pointed_out():
+    def is_said(found):
+        return any("before their data is ready" in i.condition for i in insights(found))
+
+    assert is_said(_stores_from(nisa.engine.scalar))
+    assert not is_said(_stores_from(nisa.engine.sync))

@@ -128,3 +128,49 @@ def test_device_loops_are_timed_by_their_trips():
     short, long = run_kernel(kernel_of(4), [values]), run_kernel(kernel_of(40), [values])
     assert (long.outputs[0] == 40).all()
     assert long.profile.latency_ns > short.profile.latency_ns + 30 * 500
+
+
+def _issued_by(engine):
+    """Store one row tile, whose values come late, beside work of the Scalar Engine."""
+
+    def kernel(a):
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        x = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+        y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+        z = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=x, src=a)
+        for _ in range(8):
+            nisa.tensor_tensor(dst=x, data1=x, data2=x, op=nl.add)
+        nisa.dma_copy(dst=out, src=x, engine=engine)
+        nisa.memset(dst=y, value=1.0, engine=nisa.engine.gpsimd)
+        nisa.activation(dst=z, op=nl.exp, data=y)
+        return out
+
+    found = profile(kernel, tensor((128, 512)))
+    return found.timeline.start_ps[-1] - found.timeline.launch_before_ps
+
+
+def test_a_copy_waits_at_the_head_of_the_engine_that_issues_it():
+    assert _issued_by(nisa.engine.scalar) > 5 * _issued_by(nisa.engine.sync)
+
+
+def test_engines_that_share_a_port_exclude_each_other_on_trn1():
+    def kernel(a):
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        x = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+        y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+        for _ in range(4):
+            nisa.memset(dst=x, value=1.0, engine=nisa.engine.vector)
+            nisa.memset(dst=y, value=1.0, engine=nisa.engine.gpsimd)
+        nisa.dma_copy(dst=out, src=x)
+        return out
+
+    shared = profile(kernel, tensor((128, 2048)), machine="trn1").timeline
+    apart = profile(
+        kernel, tensor((128, 2048)), machine="trn1", changes={"shared_ports_exclusive": False}
+    ).timeline
+    memsets = np.argsort(shared.start_ps[:8], kind="stable")
+    assert (shared.start_ps[memsets][1:] >= shared.end_ps[memsets][:-1]).all()
+    assert (shared.wait == int(Wait.PORT)).any()
+    assert apart.end_ps[:8].max() < shared.end_ps[:8].max()
+    assert not (apart.wait == int(Wait.PORT)).any()

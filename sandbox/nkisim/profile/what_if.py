@@ -1,0 +1,78 @@
+"""What would be gained if one thing cost nothing: each idealised machine is timed anew.
+
+Dependences are found once; an idealised machine only runs the clock again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nkisim.ir.program import IntColumn, Program
+from nkisim.machine.spec import Machine
+from nkisim.memory.placement import place_tiles
+from nkisim.ops.registry import OpTable
+from nkisim.ops.table import OPS
+from nkisim.timing.dependence import dependences_of
+from nkisim.timing.scheduler import simulate
+from nkisim.timing.timeline import PS_PER_NS
+
+FAST = 1e9
+"""Stands for an infinite clock or rate."""
+UNLIMITED_MEMORY = "tiles never wait for memory to be free"
+IDEALS: Mapping[str, Mapping[str, float]] = {
+    "Tensor Engine takes no time": {"pe.clock_ghz": FAST},
+    "Vector Engine takes no time": {"dve.clock_ghz": FAST},
+    "Scalar Engine takes no time": {"act.clock_ghz": FAST, "act.table_load_ns": 0.0},
+    "GpSimd takes no time": {"pool.clock_ghz": FAST, "dma.software_descriptor_ns": 0.0},
+    "activation tables are always loaded": {"act.table_load_ns": 0.0},
+    "DMA bandwidth is unlimited": {
+        "dma.bytes_per_ns_per_engine": FAST,
+        "dma.hbm_bytes_per_ns": FAST,
+    },
+    "DMA copies are issued without interval": {"dma.issue_interval_ns": 0.0},
+    "DMA copies have no latency": {"dma.trigger_ns": 0.0, "dma.complete_ns": 0.0},
+    "engines see each other's results at once": {"semaphore_ns": 0.0},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Emulated time with one thing idealised."""
+
+    name: str
+    latency_ns: float
+    gain_ns: float
+    """How much less than the real machine; an upper bound of what work on it can bring."""
+
+
+def what_if(
+    program: Program,
+    machine: Machine,
+    *,
+    executed: IntColumn | None = None,
+    ops: OpTable = OPS,
+) -> tuple[WhatIf, ...]:
+    """Time a Program with one thing idealised at a time; largest gain first, only gains.
+
+    Args:
+        program: A valid Program.
+        machine: The machine to start from.
+        executed: Instruction numbers in executed order, where the device runs loops.
+        ops: The op table.
+    """
+    placement = place_tiles(program, machine)
+    dependences = dependences_of(program, machine, ops, placement, executed=executed)
+    base = simulate(program, machine, ops, dependences).latency_ps
+    times = {
+        name: simulate(program, machine.with_changes(changes), ops, dependences).latency_ps
+        for name, changes in IDEALS.items()
+    }
+    free = dependences.without_reuse()
+    times[UNLIMITED_MEMORY] = simulate(program, machine, ops, free).latency_ps
+    found = [
+        WhatIf(name, ps / PS_PER_NS, (base - ps) / PS_PER_NS)
+        for name, ps in times.items()
+        if ps < base
+    ]
+    return tuple(sorted(found, key=lambda w: (-w.gain_ns, w.name)))
