@@ -215,7 +215,7 @@ def store(dst: Array, values: Array, dtype: DType) -> None:
     else:
         # float32 holds every integer of at most 16 bits; 32-bit limits need float64.
         wide = np.float32 if dst.dtype.itemsize <= 2 and values.dtype != np.float64 else np.float64
-        whole: npt.NDArray[np.floating] = np.rint(values.astype(wide))
+        whole: npt.NDArray[np.floating] = np.asarray(np.rint(values.astype(wide)))
         with np.errstate(invalid="ignore"):
             np.clip(whole, dtype.min, dtype.max, out=whole)
         np.copyto(whole, 0, where=whole != whole)

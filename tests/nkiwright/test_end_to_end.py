@@ -1,15 +1,15 @@
-"""From a task folder to the fastest verified kernel: over real HTTP, offline, and without a model."""
+"""From a task folder to the fastest verified kernel: over HTTP, offline, without a model."""
 
 import json
 from pathlib import Path
 
 import pytest
+from tests.nkiwright.fake_servers import Failure, FakeServer, Reply
 
 import nkiwright
 from nkiwright import tasks
 from nkiwright.errors import ModelError
 from nkiwright.events import BestChanged, CandidateRejected, CandidateVerified
-from tests.nkiwright.fake_servers import Failure, FakeServer, Reply
 
 ENVIRON = {"OPENAI_API_KEY": "key-for-a-local-server", "ANTHROPIC_API_KEY": "also-local"}
 REDUCTION = """        square = nl.ndarray((rows, d), dtype=nl.float32, buffer=nl.sbuf)

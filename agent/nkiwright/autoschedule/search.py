@@ -40,7 +40,7 @@ RELEVANT: Mapping[str, frozenset[str]] = {
                          "pack", "chunk", "scale_on", "group", "load_queue", "store_queue"}),
     "gpsimd": frozenset({"engines", "store_queue", "load_queue", "mask_all"}),
 }  # fmt: skip
-"""Binding resource of a profile -> knobs that may relieve it, as name prefixes."""
+"""First word of a profile's binding resource -> knobs that may relieve it, as name prefixes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ class AutoscheduleSampler:
         if parent is None:
             plan = self.space.sample(self._rng)
         else:
-            only = RELEVANT.get(parent.binding or "")
+            only = RELEVANT.get((parent.binding or "").partition(" ")[0])
             guided = only is not None and self._rng.random() < 0.6
             plan = self.space.mutate(parent.proposal.plan, self._rng, only=only if guided else None)
         return None if self._is_hopeless(plan) else plan

@@ -88,13 +88,13 @@ def _steps(x: F32, y: F32, start: F32, f0: Binary, f1: Binary, swap0: bool, swap
     state, step = start, np.empty_like(start)
     for xi, yi, row in zip(x, y, result, strict=True):
         if swap0:
-            f0(state, xi, step)
+            f0(state, xi, out=step)
         else:
-            f0(xi, state, step)
+            f0(xi, state, out=step)
         if swap1:
-            f1(yi, step, row)
+            f1(yi, step, out=row)
         else:
-            f1(step, yi, row)
+            f1(step, yi, out=row)
         state = row
     return result
 
