@@ -25,7 +25,7 @@ from nkisim.errors import (
     UnsupportedError,
 )
 from nkisim.execute.fuel import Fuel
-from nkisim.execute.interpreter import DEFAULT_FUEL, Execution, Interpreter
+from nkisim.execute.interpreter import Execution, Interpreter
 from nkisim.execute.result import TripLog
 from nkisim.frontend.arguments import TensorSpec as TensorArgument
 from nkisim.frontend.static import check_source
@@ -42,6 +42,8 @@ from nkiwright.evaluate.tolerance import Comparison, compare
 from nkiwright.tasks import Dims, Float64Array, Task
 
 Array = npt.NDArray[np.generic]
+JUDGE_FUEL = Fuel(instructions=1_000_000, loop_trips=200_000)
+"""Ends a runaway device loop within seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +58,11 @@ class JudgeOptions:
     seeds: int = 3
     """Fresh inputs at the main shape."""
     entry: str = "kernel"
-    trace_seconds: float = 20.0
+    trace_seconds: float = 8.0
     """Wall clock for tracing one shape."""
     max_latency_ns: float | None = None
     """Emulated time above which a kernel is not worth more work; None for no limit."""
-    fuel: Fuel = DEFAULT_FUEL
+    fuel: Fuel = JUDGE_FUEL
     static_rules: bool = True
     with_profile: bool = True
 

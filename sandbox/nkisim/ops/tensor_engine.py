@@ -276,7 +276,7 @@ TRANSPOSE_PARAMS = (
 
 
 def _check_transpose(form: Form, machine: Machine) -> None:
-    rules.check_operands(form, machine, TRANSPOSE_PARAMS)
+    rules.check_memories(form, TRANSPOSE_PARAMS)
     dst, data = form["dst"], form["data"]
     limit = machine.limits.vector_transpose_max
     if form.engine is Engine.TENSOR:
@@ -300,6 +300,7 @@ def _check_transpose(form: Form, machine: Machine) -> None:
             allowed=f"[≤{limit}, ≤{limit}]",
             hint=f"loop over {limit} × {limit} blocks",
         )
+    rules.check_operands(form, machine, TRANSPOSE_PARAMS)
     if dst.partitions != data.free_size or dst.free_size != data.partitions:
         raise KernelError(
             codes.RESULT_SHAPE,

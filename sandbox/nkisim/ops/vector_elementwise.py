@@ -190,7 +190,12 @@ def _check_tensor_scalar(form: Form, machine: Machine) -> None:
                 allowed="a number or a tile (P, 1)",
             )
         if name is None and has(form, operand):
-            raise KernelError(codes.MISSING_ARGUMENT, f"tensor_scalar: {operand} without {op}")
+            raise KernelError(
+                codes.MISSING_ARGUMENT,
+                f"tensor_scalar: {operand} without {op}",
+                allowed=f"{op} and {operand} together",
+                hint=f"pass {op}, such as {op}=nl.add",
+            )
     _check_tensor_scalar_engine(form, machine, is_bitvec)
 
 

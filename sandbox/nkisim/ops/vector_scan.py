@@ -32,6 +32,8 @@ from nkisim.ops.operands import (
 from nkisim.ops.registry import OpSpec, Param, ParamKind, Run, State
 
 K = ParamKind
+STRIP = 16
+"""Rows that a transposing copy reads at once."""
 
 SCAN_PARAMS = (
     DST,
@@ -73,30 +75,47 @@ def _scan(form: Form) -> Run:
             out[:, 0] += start
             np.add.accumulate(out, axis=1, out=out)
         else:
-            columns = _steps(
-                np.ascontiguousarray(x.T), np.ascontiguousarray(y.T), start, f0, f1, swap0, swap1
-            )
-            out = columns.T
+            columns = _transposed(x)
+            _steps(columns, _transposed(y), start, f0, f1, swap0, swap1)
+            out = _transposed(columns)
         store(views[dst], out, dtype)
 
     return run
 
 
-def _steps(x: F32, y: F32, start: F32, f0: Binary, f1: Binary, swap0: bool, swap1: bool) -> F32:
-    """Run r[i] = f1(f0(x[i], r[i - 1]), y[i]) over the rows of `x` and `y`."""
-    result = np.empty_like(x)
-    state, step = start, np.empty_like(start)
-    for xi, yi, row in zip(x, y, result, strict=True):
-        if swap0:
-            f0(state, xi, out=step)
-        else:
-            f0(xi, state, out=step)
-        if swap1:
-            f1(yi, step, out=row)
-        else:
-            f1(step, yi, out=row)
-        state = row
+def _with_place(function: Binary) -> Binary:
+    """Return `f(a, b, out)` without keywords, which costs less; numpy refuses it for extrema."""
+    if function in (np.maximum, np.minimum):
+        return lambda a, b, out: function(a, b, out=out)
+    return function
+
+
+def _transposed(values: F32) -> F32:
+    """Return a transposed copy, made in strips that suit the cache."""
+    rows, columns = values.shape
+    result = np.empty((columns, rows), dtype=np.float32)
+    if rows > columns:
+        for j in range(0, columns, STRIP):
+            result[j : j + STRIP] = values[:, j : j + STRIP].T
+    else:
+        for j in range(0, rows, STRIP):
+            result[:, j : j + STRIP] = values[j : j + STRIP].T
     return result
+
+
+def _steps(x: F32, y: F32, state: F32, f0: Binary, f1: Binary, swap0: bool, swap1: bool) -> None:
+    """Put r[i] = f1(f0(x[i], r[i - 1]), y[i]) into the rows of `x`."""
+    f0, f1 = _with_place(f0), _with_place(f1)
+    for xi, yi in zip(x, y, strict=True):
+        if swap0:
+            f0(state, xi, xi)
+        else:
+            f0(xi, state, xi)
+        if swap1:
+            f1(yi, xi, xi)
+        else:
+            f1(xi, yi, xi)
+        state = xi
 
 
 TENSOR_TENSOR_SCAN = OpSpec(
@@ -170,11 +189,11 @@ def _cumulative(form: Form) -> Run:
             start = initial(views)
         if name == "subtract":  # the running value is subtracted from each new one
             running = np.broadcast_to(start, shape[:1])
-            columns = np.ascontiguousarray(values.T)
+            columns = _transposed(values)
             for row in columns:
                 np.subtract(row, running, out=row)
                 running = row
-            values = columns.T
+            values = _transposed(columns)
         else:
             function(values[:, 0], start, out=values[:, 0])
             function.accumulate(values, axis=1, out=values)

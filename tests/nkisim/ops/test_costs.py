@@ -1,5 +1,7 @@
 """Costs by order and ratio, never a magic number of cycles."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -70,7 +72,10 @@ def test_short_instructions_pay_the_minimum():
 
 def test_float32_matmuls_take_four_passes():
     def matmul(dtype, n=512):
-        arguments = {"stationary": t(128, 128, dtype=dtype), "moving": t(128, n, dtype=dtype)}
+        arguments: dict[str, Any] = {
+            "stationary": t(128, 128, dtype=dtype),
+            "moving": t(128, n, dtype=dtype),
+        }
         return cost("nc_matmul", dst=psum(t(128, n)), **arguments)
 
     pe = machine("trn2").pe
@@ -82,7 +87,10 @@ def test_float32_matmuls_take_four_passes():
 
 
 def test_matmul_time_ignores_the_contraction():
-    full = {"stationary": t(128, 128, dtype=BF16), "moving": t(128, 512, dtype=BF16)}
+    full: dict[str, Any] = {
+        "stationary": t(128, 128, dtype=BF16),
+        "moving": t(128, 512, dtype=BF16),
+    }
     short = {name: tile[:8] for name, tile in full.items()}
     dst = psum(t(128, 512))
     assert (
@@ -108,7 +116,7 @@ def test_scale_and_bias_are_free_and_reading_the_sum_is_not():
     plain = interval("activation", dst=F, op="exp", data=F)
     column = t(128, 1)
     assert interval("activation", dst=F, op="exp", data=F, scale=column, bias=column) == plain
-    summed = {"reduce_op": "add", "reduce_res": column}
+    summed: dict[str, Any] = {"reduce_op": "add", "reduce_res": column}
     assert interval("activation_reduce", dst=F, op="exp", data=F, **summed) > plain
 
 
@@ -121,7 +129,7 @@ def test_narrow_activations_run_faster_on_v4_only():
 
 
 def test_vector_exponential_is_four_times_as_fast():
-    arguments = {"on": "trn3", "dst": F, "src": F}
+    arguments: dict[str, Any] = {"on": "trn3", "dst": F, "src": F}
     assert work("exponential", **arguments) == N / 4
 
 
@@ -134,7 +142,7 @@ def test_reductions_of_narrow_values_are_faster():
 
 def test_order_of_slow_instructions():
     copy = work("tensor_copy", dst=F, src=F)
-    scan = {"data0": F, "data1": F, "initial": 0.0, "op0": "multiply", "op1": "add"}
+    scan: dict[str, Any] = {"data0": F, "data1": F, "initial": 0.0, "op0": "multiply", "op1": "add"}
     assert copy < work("tensor_tensor_scan", dst=F, **scan) < work("reciprocal", dst=F, data=F)
     gpsimd = cost("iota", dst=F, pattern=((1, N),))
     assert gpsimd.interval > machine("trn2").pool.start_cycles

@@ -1,5 +1,7 @@
 """Reductions, statistics and recurrences against float64 numpy."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from tests.nkisim.ops.instructions import FakeState, call
 
 BF16 = ml_dtypes.bfloat16
 SEEDS = pytest.mark.parametrize("seed", [1, 2])
-REDUCE = {"add": np.sum, "maximum": np.max, "minimum": np.min, "multiply": np.prod}
+REDUCE: dict[str, Any] = {"add": np.sum, "maximum": np.max, "minimum": np.min, "multiply": np.prod}
 
 
 def rand(rng, *shape, dtype=np.float32):
@@ -164,7 +166,7 @@ def test_scan_over_ones_is_a_cumulative_sum_in_order(dtype, seed):
         False,
     )
     out = np.zeros((8, 100), dtype=np.float32)
-    arguments = {"data0": np.ones((8, 100), dtype=dtype), "initial": 2.0}
+    arguments: dict[str, Any] = {"data0": np.ones((8, 100), dtype=dtype), "initial": 2.0}
     call("tensor_tensor_scan", dst=out, data1=y, op0="multiply", op1="add", **arguments)
     assert np.array_equal(out, want)
     if dtype is np.float32:
@@ -194,7 +196,7 @@ def test_cumulative(op, start, seed):
 def test_cumulative_continues():
     x, state = np.ones((2, 3), dtype=np.float32), FakeState()
     out = np.zeros_like(x)
-    arguments = {"src": x, "op0": "multiply", "op1": "add", "imm0": 1.0}
+    arguments: dict[str, Any] = {"src": x, "op0": "multiply", "op1": "add", "imm0": 1.0}
     call("tensor_scalar_cumulative", state=state, dst=out, **arguments)
     call("tensor_scalar_cumulative", state=state, dst=out, reduce_cmd="reduce", **arguments)
     assert out.tolist() == [[4, 5, 6]] * 2

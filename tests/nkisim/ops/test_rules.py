@@ -1,5 +1,7 @@
 """Illegal operands: the code, and a text that leads to a legal kernel."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -19,12 +21,14 @@ def t(*shape, dtype=np.float32):
 T, C = t(128, 64), t(128, 1)
 U8 = t(128, 64, dtype=np.uint8)
 RANK5 = t(2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2)[:, ::2, :, ::2, :, ::2, :, ::2, :, ::2]
-MM = {"stationary": t(64, 32), "moving": t(64, 100)}
-PAT = {"pattern": ((1, 64),), "channel_multiplier": 0}
+MM: dict[str, Any] = {"stationary": t(64, 32), "moving": t(64, 100)}
+PAT: dict[str, Any] = {"pattern": ((1, 64),), "channel_multiplier": 0}
 
-CASES = {
+CASES: dict[str, Any] = {
     # shared rules
-    "too many partitions": ("tensor_copy", codes.PARTITION_LIMIT, {"dst": t(129, 1), "src": t(129, 1)}),
+    "too many partitions": (
+        "tensor_copy", codes.PARTITION_LIMIT, {"dst": t(129, 1), "src": t(129, 1)},
+    ),
     "hbm operand": ("tensor_copy", codes.MEMORY, {"dst": T, "src": hbm(T)}),
     "hbm result": ("activation", codes.MEMORY, {"dst": hbm(T), "op": "exp", "data": T}),
     "partitions differ": ("tensor_copy", codes.PARTITIONS_DIFFER, {"dst": T, "src": T[:64]}),

@@ -1,12 +1,14 @@
 """activation and activation_reduce."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
 from tests.nkisim.ops.instructions import FakeState, call, psum
 
 BF16 = ml_dtypes.bfloat16
-OPS = {"exp": np.exp, "square": np.square, "copy": lambda x: x, "tanh": np.tanh}
+OPS: dict[str, Any] = {"exp": np.exp, "square": np.square, "copy": lambda x: x, "tanh": np.tanh}
 
 
 def rand(rng, *shape, dtype=np.float32):

@@ -1,5 +1,7 @@
 """The eight largest, ranges and predicates."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -85,7 +87,12 @@ def test_select_reduce(swap):
     rng = np.random.default_rng(3)
     x, flags, other = rand(rng, 8, 6), rng.integers(0, 2, (8, 6)).astype(np.uint8), rand(rng, 8, 1)
     out, top, state = np.zeros_like(x), np.zeros((8, 1), dtype=np.float32), FakeState()
-    arguments = {"predicate": flags, "on_true": x, "on_false": other, "reverse_pred": swap}
+    arguments: dict[str, Any] = {
+        "predicate": flags,
+        "on_true": x,
+        "on_false": other,
+        "reverse_pred": swap,
+    }
     call(
         "select_reduce",
         state=state,

@@ -137,7 +137,7 @@ def test_tensor_scalar_takes_columns_and_numbers(op, dtype, swap, seed):
     for operand in (column, 0.5):
         out = np.zeros((8, 3, 4), dtype=dtype)
         call("tensor_scalar", dst=out, data=x, op0=op, operand0=operand, reverse0=swap)
-        other = column.reshape(8, 1, 1) if operand is column else np.float32(0.5)
+        other = np.reshape(np.float32(operand), (-1, 1, 1))
         pair = (other, x.astype(np.float32)) if swap else (x.astype(np.float32), other)
         assert np.array_equal(out, BINARY[op](*pair).astype(np.float32).astype(dtype))
 
@@ -264,7 +264,7 @@ def test_tensor_copy_casts(dtype, to):
     call("tensor_copy", dst=out, src=psum(x))
     want = x.astype(np.float64)
     if DTYPES[to].is_integer:
-        info = np.iinfo(storage)
+        info = np.iinfo(storage.type)  # type: ignore[type-var]
         want = np.clip(np.rint(want), info.min, info.max)
     assert np.array_equal(out.reshape(4, 6), want.astype(np.float32).astype(storage))
 
