@@ -36,7 +36,7 @@ from nkisim.machine.load import load_machine
 from nkisim.machine.spec import Machine
 from nkisim.profile.model import Profile, profile_program
 from nkisim.sources import Bundle, collect
-from nkisim.worker.runner import ChildAnswer, Sandbox
+from nkisim.worker import ChildAnswer, Sandbox
 
 TRACE_TARGET = "nkisim.frontend.trace:trace_request"
 Arrays = tuple[npt.NDArray[np.generic], ...]
@@ -87,7 +87,7 @@ def symbol(name: str) -> Symbol:
 
 
 def construct(path: str, /, *args: object, **kwargs: object) -> Construct:
-    """Describe an object that is built where the kernel runs, e.g. `construct("cfg.Config", n=2)`."""
+    """Describe an object built where the kernel runs, e.g. `construct("cfg.Config", n=2)`."""
     return Construct(path, args, kwargs)
 
 
@@ -156,7 +156,7 @@ def trace_bundle(
         stdout, layers = child.stdout, tuple(child.layers.active)
     if answer.diagnostic is not None:
         raise _error(answer.diagnostic)
-    assert answer.program is not None  # noqa: S101 - the decoder checks it
+    assert answer.program is not None
     program = decode(answer.program)
     validate(program, machine, allow_unwritten_reads=allow_unwritten_reads)
     return TraceResult(program, answer.program, answer.diagnostics, stdout, layers)
@@ -278,9 +278,7 @@ def run_file(
         if sandbox is not None:
             sandbox.close()
     arrays = _tensor_arguments(args, kwargs or {})
-    return _finish(
-        traced.program, target, arrays, traced.diagnostics, traced.stdout, traced.layers
-    )
+    return _finish(traced.program, target, arrays, traced.diagnostics, traced.stdout, traced.layers)
 
 
 def run_kernel(
@@ -293,9 +291,7 @@ def run_kernel(
 ) -> RunResult:
     """Run a kernel function of this process on arrays, without a sandbox."""
     target = resolve_machine(machine)
-    traced = trace_kernel(
-        kernel, args, kwargs, machine=target, version=nki, run=run_standalone
-    )
+    traced = trace_kernel(kernel, args, kwargs, machine=target, version=nki, run=run_standalone)
     validate(traced.program, target, allow_unwritten_reads=True)
     arrays = _tensor_arguments(args, kwargs or {})
     return _finish(traced.program, target, arrays, traced.diagnostics, "", ())
@@ -316,9 +312,7 @@ def simulate(
     return call
 
 
-def run_standalone(
-    kernel: Kernel, args: tuple[object, ...], kwargs: dict[str, object]
-) -> object:
+def run_standalone(kernel: Kernel, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Run a jitted kernel that was called like a function outside a trace."""
     return simulate(kernel)(*args, **kwargs)
 

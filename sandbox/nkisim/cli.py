@@ -1,7 +1,7 @@
 """`nkisim check|run|profile FILE:ENTRY ARGS…`: the emulator from the command line.
 
-Results go to stdout, everything else to stderr.  Exit codes: 0 fine, 1 the kernel is wrong, 2 usage,
-4 nkisim or its sandbox failed.
+Results go to stdout, everything else to stderr.  Exit codes: 0 fine, 1 the kernel is wrong,
+2 usage, 4 nkisim or its sandbox failed.
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--machine", default=None, help="trn1, trn2 (default) or trn3")
         sub.add_argument("--nki", default=None, help="enforce this NKI version")
         sub.add_argument("--seed", type=int, default=0, help="seed of random tensors")
-        sub.add_argument(
-            "--search-path", action="append", default=[], help="folder to import from"
-        )
+        sub.add_argument("--search-path", action="append", default=[], help="folder to import from")
         sub.add_argument(
             "--in-process",
             action="store_true",
@@ -220,9 +218,7 @@ def _run(options: argparse.Namespace, result: api.RunResult) -> int:
             }
         )
     if options.json:
-        print(
-            json.dumps({"ok": True, "outputs": rows, "latency_ns": result.profile.latency_ns})
-        )
+        print(json.dumps({"ok": True, "outputs": rows, "latency_ns": result.profile.latency_ns}))
         return 0
     for i, row in enumerate(rows):
         print(

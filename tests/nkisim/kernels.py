@@ -13,6 +13,18 @@ nkisim.install()
 import nki.isa as nisa  # type: ignore[import-not-found]  # noqa: E402 - served by nkisim.install()
 import nki.language as nl  # type: ignore[import-not-found]  # noqa: E402
 
+__all__ = [
+    "add_rows",
+    "add_rows_one_buffer",
+    "exp_tile",
+    "hoisted_matmul",
+    "nisa",
+    "nl",
+    "profile",
+    "tensor",
+    "tiled_matmul",
+]
+
 
 def tensor(shape, dtype="float32"):
     """A tensor argument without values."""

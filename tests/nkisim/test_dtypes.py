@@ -110,7 +110,7 @@ def test_lookup_knows_names_and_numpy_types(value, name):
     assert found == value or isinstance(value, type)
 
 
-@pytest.mark.parametrize("value", ["float64", np.float64, object(), 3], ids=repr)
+@pytest.mark.parametrize("value", ["float64", np.float64, object(), 3], ids=lambda value: type(value).__name__)
 def test_lookup_refuses_what_nki_lacks(value):
     assert lookup(value) is None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from nkiwright.errors import ConfigError
 
 from nkiwright import config
+from nkiwright.errors import ConfigError
 
 
 @pytest.fixture

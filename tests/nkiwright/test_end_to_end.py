@@ -9,7 +9,7 @@ from tests.nkiwright.fake_servers import Failure, FakeServer, Reply
 import nkiwright
 from nkiwright import tasks
 from nkiwright.errors import ModelError
-from nkiwright.events import BestChanged, CandidateRejected, CandidateVerified
+from nkiwright.events import BestChanged, CandidateRejected, CandidateVerified, Event
 
 ENVIRON = {"OPENAI_API_KEY": "key-for-a-local-server", "ANTHROPIC_API_KEY": "also-local"}
 REDUCTION = """        square = nl.ndarray((rows, d), dtype=nl.float32, buffer=nl.sbuf)
@@ -66,7 +66,7 @@ def answer(request):
 def test_mistakes_are_repaired_and_the_fastest_correct_kernel_wins(
     small_rmsnorm: Path, tmp_path: Path, model: str, base_url: str
 ) -> None:
-    events = []
+    events: list[Event] = []
     recording = tmp_path / "talk.jsonl"
     with FakeServer(answer) as server:
         result = nkiwright.solve(

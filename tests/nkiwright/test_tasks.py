@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nkiwright.errors import TaskError
 
 from nkisim.dtypes import DTYPES
 from nkiwright import tasks
+from nkiwright.errors import TaskError
 from nkiwright.inputs import Family
 from nkiwright.resources import data_dir
 

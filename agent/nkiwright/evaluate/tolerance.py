@@ -1,7 +1,8 @@
 """The tolerance rule: element by element, scaled to the reference and the dtype.
 
 An element passes if |error| ≤ rtol·|reference| + c·eps(dtype)·s, where s is the rms of the
-reference over its row (or what the task defines).  A kernel cannot trade one bad tile for many good ones.
+reference over its row (or what the task defines).  A kernel cannot trade one bad tile for many
+good ones.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Running Programs: validation, interpretation, fuel."""
+"""Validates and executes Programs on values."""

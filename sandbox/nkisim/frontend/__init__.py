@@ -1,1 +1,1 @@
-"""frontend"""
+"""The front end: runs a kernel's Python once, without data, and records what it emits."""

@@ -64,7 +64,7 @@ def describe(value: object, arrays: list[npt.NDArray[np.generic]]) -> Json:
         return {"t": "dtype", "v": value.name}
     if isinstance(value, (np.dtype, type)) and lookup(value) is not None:
         found = lookup(value)
-        assert found is not None  # noqa: S101 - tested in the condition
+        assert found is not None
         return {"t": "dtype", "v": found.name}
     if isinstance(value, np.ufunc):
         return {"t": "ufunc", "v": value.__name__}
@@ -117,7 +117,7 @@ class Rebuilder:
         if kind == "tensor":
             self._count += 1
             shape = data["shape"]
-            assert isinstance(shape, list)  # noqa: S101 - written by `describe`
+            assert isinstance(shape, list)
             dims = tuple(int(n) for n in shape if isinstance(n, int))
             label = name or f"arg{self._count - 1}"
             return self.recorder.add_argument(label, dims, DTYPES[str(data["dtype"])])
@@ -129,7 +129,7 @@ class Rebuilder:
             items = [self.rebuild(v, f"{name}.{i}" if name else "") for i, v in enumerate(value)]
             return tuple(items) if kind == "tuple" else items
         if kind == "dict" and isinstance(value, list):
-            return {k: self.rebuild(v, f"{name}.{k}" if name else "") for k, v in value}  # type: ignore[misc,union-attr,has-type]
+            return {k: self.rebuild(v, f"{name}.{k}" if name else "") for k, v in _pairs(value)}
         if kind == "symbol":
             return self._symbol(str(value))
         if kind == "construct":
@@ -149,10 +149,20 @@ class Rebuilder:
     def _construct(self, data: dict[str, Json]) -> object:
         module, _, attribute = str(data["path"]).rpartition(".")
         args, kwargs = data.get("args", []), data.get("kwargs", [])
-        assert isinstance(args, list)  # noqa: S101 - written by `describe`
-        assert isinstance(kwargs, list)  # noqa: S101 - written by `describe`
+        assert isinstance(args, list)
+        assert isinstance(kwargs, list)
         factory = getattr(importlib.import_module(module), attribute)
         return factory(
             *[self.rebuild(item) for item in args],
-            **{k: self.rebuild(v) for k, v in kwargs},  # type: ignore[misc,union-attr,has-type]
+            **{k: self.rebuild(v) for k, v in _pairs(kwargs)},
         )
+
+
+def _pairs(items: list[Json]) -> list[tuple[str, Json]]:
+    """Return [[name, value], …] as pairs."""
+    pairs: list[tuple[str, Json]] = []
+    for item in items:
+        if not isinstance(item, list) or len(item) != 2:
+            raise ProgramError("argument descriptor holds a malformed pair")
+        pairs.append((str(item[0]), item[1]))
+    return pairs

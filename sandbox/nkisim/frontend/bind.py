@@ -242,9 +242,7 @@ class _Binder:
             pass
         if isinstance(value, str):
             return value
-        raise self._error(
-            f"argument {param.name!r} takes an op such as nl.add, got {value!r:.60}"
-        )
+        raise self._error(f"argument {param.name!r} takes an op such as nl.add, got {value!r:.60}")
 
     def _number(self, param: Param, value: object) -> float | int:
         if isinstance(value, bool):
@@ -270,11 +268,12 @@ class _Binder:
         )
 
     def _tensor_list(self, param: Param, value: object) -> list[NkiTensor]:
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        for item in items:
+        tensors: list[NkiTensor] = []
+        for item in value if isinstance(value, (list, tuple)) else (value,):
             if not isinstance(item, NkiTensor):
                 raise self._error(f"argument {param.name!r} takes tensors, got {item!r:.60}")
-        return items
+            tensors.append(item)
+        return tensors
 
     def _engine(self, value: object) -> Engine | None:
         name = getattr(value, "name", None)
@@ -303,10 +302,11 @@ class _Binder:
     def _unknown(self, name: str) -> KernelError:
         near = get_close_matches(name, self.positions, n=1)
         old = self.spec.param(name)
+        hint: str | None = None
         if old is not None:
             hint = f"{name!r} belongs to another NKI version; see the signature"
-        else:
-            hint = f"did you mean {near[0]!r}?" if near else None
+        elif near:
+            hint = f"did you mean {near[0]!r}?"
         return KernelError(
             "NKS601",
             f"{self.spec.name} has no argument {name!r}",

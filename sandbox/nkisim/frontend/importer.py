@@ -15,13 +15,34 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from nkisim.errors import UnsupportedError, Warnings
-from nkisim.errors import Diagnostic
+from nkisim.errors import Diagnostic, UnsupportedError, Warnings
 
 HOST_ONLY = frozenset(
-    "torch torch_xla torch_neuronx torchvision jax jaxlib jax_neuronx flax scipy matplotlib pandas "
-    "pytest tqdm triton triton_viz neuronx_distributed transformers tensorflow nki_samples einops "
-    "libneuronxla ml_collections neuron_explorer".split()
+    [
+        "torch",
+        "torch_xla",
+        "torch_neuronx",
+        "torchvision",
+        "jax",
+        "jaxlib",
+        "jax_neuronx",
+        "flax",
+        "scipy",
+        "matplotlib",
+        "pandas",
+        "pytest",
+        "tqdm",
+        "triton",
+        "triton_viz",
+        "neuronx_distributed",
+        "transformers",
+        "tensorflow",
+        "nki_samples",
+        "einops",
+        "libneuronxla",
+        "ml_collections",
+        "neuron_explorer",
+    ]
 )
 """Libraries that kernel files import for their host code; absent, they become stand-ins."""
 
@@ -152,7 +173,7 @@ class KernelImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__dict__.setdefault(key, value)
         try:
             code = compile(source.text, source.file, "exec", dont_inherit=True)
-            exec(code, module.__dict__)  # noqa: S102 - this runs in the sandboxed child
+            exec(code, module.__dict__)
         except Exception as error:
             if source.is_package and not isinstance(error, SyntaxError):
                 self.warnings.add(

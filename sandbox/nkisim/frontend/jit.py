@@ -71,8 +71,7 @@ def make_decorators(run: Runner | None) -> dict[str, object]:
         return Kernel(_plain(func), run)
 
     def simulate(kernel: object) -> Callable[..., object]:
-        wrapped = kernel if isinstance(kernel, Kernel) else Kernel(unwrap(kernel), run)
-        return wrapped
+        return kernel if isinstance(kernel, Kernel) else Kernel(unwrap(kernel), run)
 
     def simulate_kernel(kernel: object, *args: object, **kwargs: object) -> object:
         return simulate(kernel)(*args, **kwargs)

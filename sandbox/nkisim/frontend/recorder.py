@@ -360,13 +360,9 @@ class Recorder:
             if tensor.index is not None:
                 source = tensor.index.source
                 if isinstance(source, Register):
-                    operands.append(
-                        Operand(f"{role}.index", REGISTER_PATTERN, Memory.REGISTER)
-                    )
+                    operands.append(Operand(f"{role}.index", REGISTER_PATTERN, Memory.REGISTER))
                 else:
-                    operands.append(
-                        Operand(f"{role}.index", source.pattern, source.storage.memory)
-                    )
+                    operands.append(Operand(f"{role}.index", source.pattern, source.storage.memory))
         form = Form(spec.name, engine or spec.engines[0], attrs, tuple(operands))
         if engine is None and spec.choose_engine is not None:
             chosen = spec.choose_engine(form, self.machine)
@@ -454,15 +450,15 @@ class Recorder:
         """Emit an operator on tiles (`a + b`), an old-generation idiom."""
         self.note_hybrid("operators on tiles")
         result = self.instructions.language[name](*operands, dtype=dtype)
-        assert isinstance(result, NkiTensor)  # noqa: S101 - every tile function returns one
+        assert isinstance(result, NkiTensor)
         return result
 
     def accumulate(self, target: NkiTensor, other: object) -> NkiTensor:
         """Emit `target += other`; into PSUM the matmul accumulates."""
         self.note_hybrid("operators on tiles")
-        if isinstance(other, NkiTensor) and other.memory is Memory.PSUM is target.memory:
-            if self.retarget_last(other, target):
-                return target
+        into_psum = isinstance(other, NkiTensor) and other.memory is Memory.PSUM is target.memory
+        if into_psum and isinstance(other, NkiTensor) and self.retarget_last(other, target):
+            return target
         result = self.instructions.language["add"](target, other)
         self.assign(target, ..., result)
         return target
@@ -661,10 +657,10 @@ class Recorder:
             where = starts[:-1][form == number]
             for position, operand in enumerate(f.operands):
                 param = spec.param(operand.role.partition(".")[0])
-                is_index = operand.role.endswith(".index")
-                if param is not None and param.access != "r" and not is_index:
-                    if operand.memory is not Memory.REGISTER:
-                        written.update(np.unique(buffers[where + position]).tolist())
+                if operand.role.endswith(".index") or operand.memory is Memory.REGISTER:
+                    continue
+                if param is not None and param.access != "r":
+                    written.update(np.unique(buffers[where + position]).tolist())
         return written
 
     def _live_buffers(

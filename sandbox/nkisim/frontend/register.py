@@ -49,4 +49,4 @@ class Register:
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __truediv__ = __floordiv__ = __mod__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __int__ = __index__ = __float__ = _refuse  # type: ignore[assignment]
+    __int__ = __index__ = __float__ = _refuse

@@ -62,7 +62,8 @@ class SourceMap:
         if key in self._sites:
             return self._sites[key]
         if frame is None:
-            place, callers = Place(file="<call>", line=0), ()
+            place = Place(file="<call>", line=0)
+            callers: tuple[Place, ...] = ()
         else:
             place = self.place(frame.f_code.co_filename, frame.f_lineno)
             callers = self._callers(frame)

@@ -13,16 +13,62 @@ from collections.abc import Iterator
 from nkisim.errors import Diagnostic, Place
 
 ALLOWED_IMPORTS = frozenset(
-    "nki numpy math functools itertools operator typing dataclasses enum collections "
-    "__future__".split()
+    [
+        "nki",
+        "numpy",
+        "math",
+        "functools",
+        "itertools",
+        "operator",
+        "typing",
+        "dataclasses",
+        "enum",
+        "collections",
+        "__future__",
+    ]
 )
 FORBIDDEN_NAMES = frozenset(
-    "exec eval compile open input __import__ globals locals vars getattr setattr delattr "
-    "breakpoint exit quit help memoryview __builtins__ __loader__ __spec__".split()
+    [
+        "exec",
+        "eval",
+        "compile",
+        "open",
+        "input",
+        "__import__",
+        "globals",
+        "locals",
+        "vars",
+        "getattr",
+        "setattr",
+        "delattr",
+        "breakpoint",
+        "exit",
+        "quit",
+        "help",
+        "memoryview",
+        "__builtins__",
+        "__loader__",
+        "__spec__",
+    ]
 )
 FORBIDDEN_NUMPY = frozenset(
-    "load loadtxt fromfile memmap save savez savetxt tofile genfromtxt ctypeslib lib testing "
-    "f2py distutils random".split()
+    [
+        "load",
+        "loadtxt",
+        "fromfile",
+        "memmap",
+        "save",
+        "savez",
+        "savetxt",
+        "tofile",
+        "genfromtxt",
+        "ctypeslib",
+        "lib",
+        "testing",
+        "f2py",
+        "distutils",
+        "random",
+    ]
 )
 
 
@@ -109,16 +155,20 @@ def _problems(tree: ast.Module) -> Iterator[Problem]:
             yield ("NKS611", "async and generators are not part of the kernel language", node, None)
         elif isinstance(node, (ast.Delete,)):
             yield ("NKS611", "del is not part of the kernel language", node, None)
-        elif isinstance(node, ast.Compare) and any(
-            isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops
-        ):
-            if not any(_is_none(side) for side in (node.left, *node.comparators)):
-                yield (
-                    "NKS611",
-                    "`is` between values is not part of the kernel language",
-                    node,
-                    "compare with == or !=",
-                )
+        elif isinstance(node, ast.Compare) and _is_identity_test(node):
+            yield (
+                "NKS611",
+                "`is` between values is not part of the kernel language",
+                node,
+                "compare with == or !=",
+            )
+
+
+def _is_identity_test(node: ast.Compare) -> bool:
+    """Whether `is` compares anything but None."""
+    if not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+        return False
+    return not any(_is_none(side) for side in (node.left, *node.comparators))
 
 
 def _is_none(node: ast.AST) -> bool:

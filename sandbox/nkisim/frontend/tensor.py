@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
@@ -188,8 +189,12 @@ class NkiTensor:
         """The run-time part of the address as the Program stores it."""
         if self.index is None:
             return None
-        kind = "vector" if self.index.kind == "vector" else "scalar"
-        return Index(kind, self.index.step, self.index.bound, is_skip)
+        return Index(
+            "vector" if self.index.kind == "vector" else "scalar",
+            self.index.step,
+            self.index.bound,
+            is_skip,
+        )
 
     def _view(
         self,
@@ -442,7 +447,7 @@ class NkiTensor:
             while i < len(sizes) and sizes[i] == 1:
                 i += 1
             pending = old[first_old:position]
-            for (_, outer), (inner_count, inner) in zip(pending, pending[1:], strict=False):
+            for (_, outer), (inner_count, inner) in pairwise(pending):
                 if outer != inner_count * inner:
                     self._not_contiguous("reshape")
             stride = pending[-1][1]
@@ -593,7 +598,7 @@ class NkiTensor:
         if any((n * old) % new for n in scaled):
             raise KernelError(
                 "NKS107",
-                f"view as {wanted} needs offsets and the last dimension in multiples of {new} bytes",
+                f"view as {wanted} needs offsets and last dimension in multiples of {new} bytes",
                 got=repr(self),
             )
         *strides, offset, last = (n * old // new for n in scaled)
@@ -643,7 +648,7 @@ class NkiTensor:
                 step = prod(base[indirect_dim + 1 :])
                 index = DynamicIndex("scalar", scalar_offset, step, base[indirect_dim])
             else:
-                assert vector_offset is not None  # noqa: S101 - narrowed by the condition above
+                assert vector_offset is not None
                 index = DynamicIndex("vector", vector_offset, prod(base[1:]), base[0])
                 strides = (0, *strides[1:])
         return self._view(start, shape, strides, wanted, index)
@@ -729,7 +734,8 @@ class NkiTensor:
     def __float__(self) -> float:
         return float(bool(self))
 
-    __int__ = __float__  # type: ignore[assignment]
+    def __int__(self) -> int:
+        return int(bool(self))
 
     def __array__(self, *args: object, **kwargs: object) -> NoReturn:
         raise KernelError(

@@ -163,9 +163,11 @@ def explain(error: BaseException, source_map: SourceMap) -> NkisimError:
         )
     if isinstance(error, AssertionError):
         return KernelError(
-            "NKS603", f"an assertion of the kernel failed: {text or '(no message)'}",
+            "NKS603",
+            f"an assertion of the kernel failed: {text or '(no message)'}",
             hint="the kernel does not accept this shape; handle it or relax the assertion",
-            place=place, callers=callers,
+            place=place,
+            callers=callers,
         )
     return KernelError(
         "NKS603", f"the kernel raised {name}: {text}".rstrip(": "), place=place, callers=callers

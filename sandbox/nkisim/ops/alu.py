@@ -91,7 +91,6 @@ def _logical_not(x: Any, out: Any = None) -> Any:
 
 UNARY: Final[dict[str, Unary]] = {
     **{name: ACTIVATIONS[name] for name in ("abs", "square", "relu", "rsqrt", "reciprocal")},
-    "sqrt": ACTIVATIONS["sqrt"],
     "logical_not": _logical_not,
 }
 """Functions that tensor_scalar takes as an op, without an operand."""

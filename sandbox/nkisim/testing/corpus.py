@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nkisim.api import Symbol, construct, run_file
+from nkisim.api import construct, run_file, symbol
 
 
 def adapt(value: Any) -> Any:
     """Replace a runner's NKI names anywhere in an argument."""
     if hasattr(value, "space") and hasattr(value, "name"):
-        return Symbol(f"{value.space}.{value.name}")
+        return symbol(f"{value.space}.{value.name}")
     if isinstance(value, tuple):
         return tuple(adapt(item) for item in value)
     if isinstance(value, list):

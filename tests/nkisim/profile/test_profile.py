@@ -81,7 +81,7 @@ def test_waiting_for_tiles_is_pointed_out():
 
 
 def test_copies_in_flight_at_once_stand_in_separate_rows(matmul):
-    rows = {}
+    rows: dict[object, list[tuple[float, float]]] = {}
     for event in chrome_trace(matmul)["traceEvents"]:
         if event["ph"] == "X":
             rows.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))

@@ -94,8 +94,10 @@ def test_taking_over_never_cuts_into_what_lives():
     space = AddressSpace(100)
     for size, until in [(40, 5), (20, 50), (40, 3)]:
         stretch = space.fresh(size, 0)
+        assert stretch is not None
         stretch.busy_until = until
     assert space.take_over(50, now=10) is None
     taken = space.take_over(30, now=10)
+    assert taken is not None
     assert (taken.address, taken.end) == (60, 90)
     assert [s.address for s in space.stretches] == [0, 40, 60]

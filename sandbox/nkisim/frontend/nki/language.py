@@ -283,16 +283,60 @@ def _unary(name: str, x: Operand, dtype: object) -> Tile:
     return result
 
 
-BINARY_NAMES = (
-    "add subtract multiply divide maximum minimum power equal not_equal less less_equal greater "
-    "greater_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
-    "left_shift right_shift abs_max abs_min"
-).split()
-UNARY_NAMES = (
-    "abs square exp log sqrt rsqrt tanh sigmoid relu gelu gelu_apprx_sigmoid gelu_apprx_tanh "
-    "gelu_dx gelu_apprx_sigmoid_dx silu silu_dx softplus mish erf erf_dx reciprocal sin arctan "
-    "negative sign invert logical_not"
-).split()
+BINARY_NAMES = [
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "maximum",
+    "minimum",
+    "power",
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "left_shift",
+    "right_shift",
+    "abs_max",
+    "abs_min",
+]
+UNARY_NAMES = [
+    "abs",
+    "square",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "tanh",
+    "sigmoid",
+    "relu",
+    "gelu",
+    "gelu_apprx_sigmoid",
+    "gelu_apprx_tanh",
+    "gelu_dx",
+    "gelu_apprx_sigmoid_dx",
+    "silu",
+    "silu_dx",
+    "softplus",
+    "mish",
+    "erf",
+    "erf_dx",
+    "reciprocal",
+    "sin",
+    "arctan",
+    "negative",
+    "sign",
+    "invert",
+    "logical_not",
+]
 TOKEN_NAMES = ("bypass", "average", "prelu")
 SIMULATOR_ONLY = ("cos", "tan", "ceil", "floor", "trunc", "fmod", "mod", "dropout", "rand")
 
@@ -300,7 +344,9 @@ SIMULATOR_ONLY = ("cos", "tan", "ceil", "floor", "trunc", "fmod", "mod", "dropou
 def binary_function(name: str) -> Callable[..., Tile]:
     """Return the callable behind `nl.<name>(x, y)`."""
 
-    def call(x: Operand, y: Operand, dtype: object = None, mask: object = None, **_: object) -> Tile:
+    def call(
+        x: Operand, y: Operand, dtype: object = None, mask: object = None, **_: object
+    ) -> Tile:
         _refuse_mask(mask)
         return _binary(name, x, y, dtype)
 
@@ -320,7 +366,7 @@ def unary_function(name: str) -> Callable[..., Tile]:
 # -- reductions ---------------------------------------------------------------------------------
 
 
-def _axes(x: Tile, axis: object) -> list[int]:
+def _axes(x: Tile, axis: Operand) -> list[int]:
     items = axis if isinstance(axis, (list, tuple)) else [axis]
     return sorted(int(a) % x.ndim for a in items)
 
@@ -397,7 +443,7 @@ def rms_norm(
     dtype: object = None,
     **_: object,
 ) -> Tile:
-    """x / sqrt(mean(x²) + epsilon) * w over trailing free dimensions."""
+    """X / sqrt(mean(x²) + epsilon) * w over trailing free dimensions."""
     tile = _tile(x, "rms_norm")
     squares = _unary("square", tile, "float32")
     total = _reduce("add", squares, axis, "float32", True)
@@ -430,7 +476,7 @@ def transpose(x: Operand, dtype: object = None, **_: object) -> Tile:
 def matmul(
     x: Operand, y: Operand, transpose_x: bool = False, mask: object = None, **_: object
 ) -> Tile:
-    """x @ y, or x.T @ y with `transpose_x`; the result is a float32 PSUM tile."""
+    """X @ y, or x.T @ y with `transpose_x`; the result is a float32 PSUM tile."""
     _refuse_mask(mask)
     stationary, moving = _tile(x, "matmul"), _tile(y, "matmul")
     if not transpose_x:
@@ -460,9 +506,7 @@ def where(condition: Tile, x: Operand, y: Operand, dtype: object = None, **_: ob
 # -- loops, grid, indices -------------------------------------------------------------------------
 
 
-def affine_range(
-    start: int, stop: int | None = None, step: int = 1, **_: object
-) -> Iterator[int]:
+def affine_range(start: int, stop: int | None = None, step: int = 1, **_: object) -> Iterator[int]:
     """Loop at trace time; iterations are promised to be independent."""
     return iter(range(start) if stop is None else range(start, stop, step))
 
@@ -485,7 +529,10 @@ def dynamic_range(
 
 
 def fori_loop(
-    lower: int | Register, upper: int | Register, body_fun: Callable[[Register], None], step: int = 1
+    lower: int | Register,
+    upper: int | Register,
+    body_fun: Callable[[Register], None],
+    step: int = 1,
 ) -> None:
     """Run body_fun(i) on the device for i in range(lower, upper, step)."""
     recorder = current()
@@ -644,55 +691,52 @@ class TileSize:
 
 
 EXPORTS: dict[str, object] = {
-    name: value
-    for name, value in {
-        "ndarray": ndarray,
-        "full": full,
-        "zeros": zeros,
-        "ones": ones,
-        "zeros_like": zeros_like,
-        "empty_like": empty_like,
-        "shared_constant": shared_constant,
-        "shared_identity_matrix": shared_identity_matrix,
-        "load": load,
-        "store": store,
-        "load_transpose2d": load_transpose2d,
-        "broadcast_to": broadcast_to,
-        "expand_dims": expand_dims,
-        "static_cast": static_cast,
-        "var": var,
-        "softmax": softmax,
-        "rms_norm": rms_norm,
-        "transpose": transpose,
-        "matmul": matmul,
-        "where": where,
-        "affine_range": affine_range,
-        "sequential_range": sequential_range,
-        "static_range": static_range,
-        "range": affine_range,
-        "dynamic_range": dynamic_range,
-        "fori_loop": fori_loop,
-        "while_loop": while_loop,
-        "ds": ds,
-        "arange": arange,
-        "par_dim": par_dim,
-        "program_id": program_id,
-        "num_programs": num_programs,
-        "program_ndim": program_ndim,
-        "no_reorder": no_reorder,
-        "device_print": device_print,
-        "is_hbm": is_hbm,
-        "is_sbuf": is_sbuf,
-        "is_psum": is_psum,
-        "is_on_chip": is_on_chip,
-        "NKIObject": NKIObject,
-        "tile_size": TileSize(),
-        "hbm": REGIONS["private_hbm"],
-        "bool_": DTYPES["bool"],
-        "fp32": DTYPES["float32"],
-        "bfp16": DTYPES["bfloat16"],
-        **REGIONS,
-        **DTYPES,
-    }.items()
+    "ndarray": ndarray,
+    "full": full,
+    "zeros": zeros,
+    "ones": ones,
+    "zeros_like": zeros_like,
+    "empty_like": empty_like,
+    "shared_constant": shared_constant,
+    "shared_identity_matrix": shared_identity_matrix,
+    "load": load,
+    "store": store,
+    "load_transpose2d": load_transpose2d,
+    "broadcast_to": broadcast_to,
+    "expand_dims": expand_dims,
+    "static_cast": static_cast,
+    "var": var,
+    "softmax": softmax,
+    "rms_norm": rms_norm,
+    "transpose": transpose,
+    "matmul": matmul,
+    "where": where,
+    "affine_range": affine_range,
+    "sequential_range": sequential_range,
+    "static_range": static_range,
+    "range": affine_range,
+    "dynamic_range": dynamic_range,
+    "fori_loop": fori_loop,
+    "while_loop": while_loop,
+    "ds": ds,
+    "arange": arange,
+    "par_dim": par_dim,
+    "program_id": program_id,
+    "num_programs": num_programs,
+    "program_ndim": program_ndim,
+    "no_reorder": no_reorder,
+    "device_print": device_print,
+    "is_hbm": is_hbm,
+    "is_sbuf": is_sbuf,
+    "is_psum": is_psum,
+    "is_on_chip": is_on_chip,
+    "NKIObject": NKIObject,
+    "tile_size": TileSize(),
+    "hbm": REGIONS["private_hbm"],
+    "bool_": DTYPES["bool"],
+    "fp32": DTYPES["float32"],
+    "bfp16": DTYPES["bfloat16"],
+    **REGIONS,
+    **DTYPES,
 }
 """Names of `nki.language` that are plain objects; op tokens are added by `modules`."""

@@ -24,7 +24,7 @@ from nkisim.ops.registry import OpTable
 from nkisim.ops.unsupported import UNSUPPORTED
 
 
-class engine(Enum):  # noqa: N801 - NKI's own name
+class engine(Enum):
     """`nki.isa.engine`."""
 
     unknown = 0
@@ -36,7 +36,7 @@ class engine(Enum):  # noqa: N801 - NKI's own name
     sync = 6
 
 
-class reduce_cmd(Enum):  # noqa: N801 - NKI's own name
+class reduce_cmd(Enum):
     """`nki.isa.reduce_cmd`."""
 
     idle = 0
@@ -46,7 +46,7 @@ class reduce_cmd(Enum):  # noqa: N801 - NKI's own name
     load_reduce = 4
 
 
-class dge_mode(Enum):  # noqa: N801 - NKI's own name
+class dge_mode(Enum):
     """`nki.isa.dge_mode`."""
 
     unknown = 0
@@ -55,28 +55,28 @@ class dge_mode(Enum):  # noqa: N801 - NKI's own name
     none = 3
 
 
-class oob_mode(Enum):  # noqa: N801 - NKI's own name
+class oob_mode(Enum):
     """`nki.isa.oob_mode`."""
 
     error = 0
     skip = 1
 
 
-class matmul_perf_mode(Enum):  # noqa: N801 - NKI's own name
+class matmul_perf_mode(Enum):
     """`nki.isa.matmul_perf_mode`."""
 
     none = 0
     double_row = 1
 
 
-class dma_engine(Enum):  # noqa: N801 - NKI's own name
+class dma_engine(Enum):
     """`nki.isa.dma_engine`."""
 
     dma = 1
     gpsimd_dma = 2
 
 
-class nc_version(IntEnum):  # noqa: N801 - NKI's own name
+class nc_version(IntEnum):
     """`nki.isa.nc_version`."""
 
     gen2 = 2
@@ -106,7 +106,9 @@ class NameNotEmulated(UnsupportedError, AttributeError):
 class NkiModule(ModuleType):
     """A module whose missing names are explained."""
 
-    def __init__(self, name: str, members: Mapping[str, object], unsupported: Mapping[str, str]):
+    def __init__(
+        self, name: str, members: Mapping[str, object], unsupported: Mapping[str, str]
+    ) -> None:
         super().__init__(name)
         self.__path__: list[str] = []
         self.__dict__.update(members)
@@ -118,9 +120,7 @@ class NkiModule(ModuleType):
             raise AttributeError(name)
         reason = self.__dict__["_unsupported"].get(name)
         if reason is not None:
-            raise NameNotEmulated(
-                "NKS501", f"{self.__name__}.{name} is not emulated: {reason}"
-            )
+            raise NameNotEmulated("NKS501", f"{self.__name__}.{name} is not emulated: {reason}")
         near = get_close_matches(name, [n for n in self.__dict__ if n[0] != "_"], n=3, cutoff=0.6)
         raise NameNotInNki(
             "NKS604",
@@ -253,5 +253,3 @@ def _collectives() -> dict[str, str]:
 def machine_from_environment(environ: Mapping[str, str] | None = None) -> str | None:
     """Return the machine that NEURON_PLATFORM_TARGET_OVERRIDE names, if it is set."""
     return (os.environ if environ is None else environ).get("NEURON_PLATFORM_TARGET_OVERRIDE")
-
-
