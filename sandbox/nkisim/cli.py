@@ -19,9 +19,10 @@ import numpy as np
 from nkisim import api
 from nkisim._version import __version__
 from nkisim.dtypes import lookup
-from nkisim.errors import DiagnosticError, NkisimError
+from nkisim.errors import DiagnosticError, MachineError, NkisimError
 from nkisim.profile.chrome import write_chrome_trace
 from nkisim.profile.text import render_text
+from nkisim.sources import SourceNotFound
 
 ARGUMENT_HELP = """\
 Arguments are given in the order of the kernel's parameters:
@@ -70,6 +71,11 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("--save", metavar="FILE.npz", help="save the outputs")
         if name == "profile":
             sub.add_argument("--chrome", metavar="FILE.json", help="write a Chrome/Perfetto trace")
+            sub.add_argument(
+                "--placement",
+                action="store_true",
+                help="also print where each allocation site's tiles live",
+            )
     return root
 
 
@@ -118,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         return _dispatch(options)
-    except UsageError as error:
+    except (UsageError, MachineError, SourceNotFound) as error:
         return _fail(error, 2, options.debug)
     except DiagnosticError as error:
         if options.json:
@@ -179,6 +185,8 @@ def _dispatch(options: argparse.Namespace) -> int:
         print(json.dumps(result.profile.to_json()))
     else:
         print(render_text(result.profile))
+        if options.placement:
+            print(f"\nplacement\n{result.profile.placement}")
     return 0
 
 

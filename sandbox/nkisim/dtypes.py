@@ -205,6 +205,8 @@ def store(dst: Array, values: Array, dtype: DType) -> None:
         dst[...] = round_tfloat32(to_float32(values))
     elif values.dtype == dst.dtype:
         dst[...] = values
+    elif dst.dtype == _BFLOAT16 and values.dtype == _FLOAT32 and _is_worth_bits(values):
+        _store_bfloat16(dst, values)
     elif dtype.is_float:
         with np.errstate(over="ignore", invalid="ignore"):
             dst[...] = values
@@ -212,6 +214,8 @@ def store(dst: Array, values: Array, dtype: DType) -> None:
         dst[...] = values != 0
     elif values.dtype.kind in "iub":
         dst[...] = np.clip(values.astype(np.int64), int(dtype.min), int(dtype.max))
+    elif values.size and dtype.min <= float(values.min()) and float(values.max()) <= dtype.max:
+        dst[...] = np.rint(values)
     else:
         # float32 holds every integer of at most 16 bits; 32-bit limits need float64.
         wide = np.float32 if dst.dtype.itemsize <= 2 and values.dtype != np.float64 else np.float64
@@ -220,3 +224,26 @@ def store(dst: Array, values: Array, dtype: DType) -> None:
             np.clip(whole, dtype.min, dtype.max, out=whole)
         np.copyto(whole, 0, where=whole != whole)
         dst[...] = whole
+
+
+WORTH_BITS = 1 << 14
+"""Elements from which rounding by bits beats a cast."""
+
+
+def _is_worth_bits(values: Array) -> bool:
+    """Whether to round to bfloat16 by bits: many values, and none of them NaN."""
+    if values.size < WORTH_BITS:
+        return False
+    top: float = values.max()
+    return top == top
+
+
+def _store_bfloat16(dst: Array, values: Array) -> None:
+    """Round float32 without NaN to bfloat16, nearest even, half again as fast as a cast."""
+    bits = values.view(np.uint32)
+    wide = bits >> np.uint32(16)
+    wide &= np.uint32(1)
+    wide += np.uint32(0x7FFF)
+    wide += bits
+    wide >>= np.uint32(16)
+    dst.view(np.uint16)[...] = wide

@@ -60,6 +60,13 @@ def test_integers_saturate_between_integer_dtypes():
     assert out.tolist() == [0, 5, 255]
 
 
+def test_integers_in_range_round_to_even_too():
+    values = np.array([[0.5, 1.5, -2.5, 2147483520.0, -2147483648.0]], dtype=np.float32)
+    assert stored(values, "int32").tolist() == [[0, 2, -2, 2147483520, -2147483648]]
+    assert stored([254.5, 255.0, 0.5], "uint8").tolist() == [254, 255, 0]
+    assert stored(np.zeros((4, 0)), "int8").shape == (4, 0)
+
+
 def test_bool_is_nonzero():
     assert stored([0.0, -0.0, 0.1, -2.0], "bool").tolist() == [False, False, True, True]
 
@@ -69,6 +76,30 @@ def test_floats_round_to_nearest_even(name):
     eps = DTYPES[name].eps
     values = [1 + eps / 2, 1 + 1.5 * eps, 1 + 0.51 * eps]
     assert stored(values, name).astype(np.float64).tolist() == [1.0, 1 + 2 * eps, 1 + eps]
+
+
+@pytest.mark.parametrize("extra", [[], [np.nan]], ids=["numbers", "with-nan"])
+def test_large_tiles_round_to_bfloat16_like_small_ones(extra):
+    rng = np.random.default_rng(7)
+    bits = rng.integers(0, 1 << 32, 1 << 15, dtype=np.uint32)
+    values = bits.view(np.float32)
+    ties = ((bits & 0xFFFF0000) | 0x8000).view(np.float32)
+    values = np.concatenate([values[np.isfinite(values)], ties[np.isfinite(ties)]])
+    values = np.concatenate([values, np.array([np.inf, -np.inf, -0.0, 1e-45, *extra], np.float32)])
+    got = stored(values, "bfloat16")
+    for start in range(0, len(values), 1000):
+        part = slice(start, start + 1000)
+        want = values[part].astype(ml_dtypes.bfloat16)
+        assert np.array_equal(got[part], want, equal_nan=True)
+        assert np.array_equal(np.signbit(got[part]), np.signbit(want)) or extra
+
+
+def test_strided_tiles_are_stored_in_place():
+    values = np.random.default_rng(8).standard_normal((128, 512)).astype(np.float32)
+    base = np.zeros((128, 1024), dtype=ml_dtypes.bfloat16)
+    store(base[:, 1::2], values[:, ::-1], DTYPES["bfloat16"])
+    assert np.array_equal(base[:, 1::2], values[:, ::-1].astype(ml_dtypes.bfloat16))
+    assert not base[:, ::2].any()
 
 
 def test_lowest_float32_becomes_minus_infinity_in_bfloat16():
@@ -110,9 +141,32 @@ def test_lookup_knows_names_and_numpy_types(value, name):
     assert found == value or isinstance(value, type)
 
 
-@pytest.mark.parametrize("value", ["float64", np.float64, object(), 3], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", ["float64", np.float64, object(), 3], ids=lambda value: type(value).__name__
+)
 def test_lookup_refuses_what_nki_lacks(value):
     assert lookup(value) is None
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_float_limits_are_ml_dtypes(dtype):
+    info = ml_dtypes.finfo(dtype.storage)
+    assert (dtype.min, dtype.max) == (float(info.min), float(info.max))
+    assert np.dtype(dtype) == dtype.storage
+    one = np.ones((), dtype=dtype.storage)
+    assert DTYPES["int8"].eps == 1.0
+    assert float(one) + dtype.eps == float(dtype.storage.type(1 + dtype.eps))
+
+
+def test_dtypes_compare_with_what_kernels_use():
+    bfloat16, flag = DTYPES["bfloat16"], DTYPES["bool"]
+    assert bfloat16 == "bfloat16"
+    assert bfloat16 == ml_dtypes.bfloat16
+    assert bfloat16 != np.float32
+    assert bfloat16 != 3
+    assert flag == "bool_"
+    assert (flag.min, flag.max) == (0.0, 1.0)
+    assert {bfloat16: 1}[lookup("bfp16")] == 1
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)

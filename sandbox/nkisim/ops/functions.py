@@ -32,6 +32,33 @@ class Unary(Protocol):
         """Return f(x), written to `out` if that is given."""
 
 
+BLOCK: Final = 1 << 40
+"""Elements that a function of many steps handles at once: its temporaries stay in the cache."""
+
+
+def _is_apart(a: Any, b: Any) -> bool:
+    """Whether writing `a` row by row leaves the later rows of `b` alone."""
+    if not np.may_share_memory(a, b):
+        return True
+    first, second = a.__array_interface__, b.__array_interface__
+    return bool(first["data"] == second["data"] and a.strides == b.strides and a.shape == b.shape)
+
+
+def _in_blocks(function: Unary) -> Unary:
+    """Make an elementwise function of many steps work on some rows of a large array at a time."""
+
+    def call(x: Any, /, out: Any = None) -> Any:
+        if x.size <= BLOCK or x.ndim < 2 or not (out is None or _is_apart(out, x)):
+            return function(x, out=out)
+        result = np.empty(x.shape, dtype=np.float32) if out is None else out
+        step = max(1, BLOCK * len(x) // x.size)
+        for i in range(0, len(x), step):
+            function(x[i : i + step], out=result[i : i + step])
+        return result
+
+    return call
+
+
 def _copy(x: Any, /, out: Any = None) -> Any:
     return np.positive(x, out=out)
 
@@ -195,17 +222,17 @@ ACTIVATIONS: Final[dict[str, Unary]] = {
     "tanh": np.tanh,
     "sigmoid": sigmoid,
     "silu": _silu,
-    "silu_dx": _silu_dx,
-    "gelu": _gelu,
-    "gelu_dx": _gelu_dx,
-    "gelu_apprx_tanh": _gelu_tanh,
-    "gelu_apprx_sigmoid": _gelu_sigmoid,
-    "gelu_apprx_sigmoid_dx": _gelu_sigmoid_dx,
-    "softplus": softplus,
-    "mish": _mish,
-    "erf": erf,
-    "erf_dx": _erf_dx,
-    "sin": _sin,
+    "silu_dx": _in_blocks(_silu_dx),
+    "gelu": _in_blocks(_gelu),
+    "gelu_dx": _in_blocks(_gelu_dx),
+    "gelu_apprx_tanh": _in_blocks(_gelu_tanh),
+    "gelu_apprx_sigmoid": _in_blocks(_gelu_sigmoid),
+    "gelu_apprx_sigmoid_dx": _in_blocks(_gelu_sigmoid_dx),
+    "softplus": _in_blocks(softplus),
+    "mish": _in_blocks(_mish),
+    "erf": _in_blocks(erf),
+    "erf_dx": _in_blocks(_erf_dx),
+    "sin": _in_blocks(_sin),
     "arctan": np.arctan,
 }
 """Functions of the Scalar Engine by NKI name."""
