@@ -223,7 +223,7 @@ class _Binder:
         if kind in (ParamKind.NUMBER, ParamKind.TENSOR_OR_SCALAR):
             return self._number(param, value)
         if kind in (ParamKind.INTEGER, ParamKind.REGISTER_OR_INTEGER):
-            return int(self._number(param, value))
+            return self._whole(param, value)
         if kind is ParamKind.BOOL:
             return bool(value)
         if kind is ParamKind.ENUM:
@@ -256,14 +256,20 @@ class _Binder:
             f"argument {param.name!r} takes {param.kind}, got {type(value).__name__} {value!r:.60}"
         )
 
+    def _whole(self, param: Param, value: object) -> int:
+        number = self._number(param, value)
+        if not float(number).is_integer():
+            raise self._error(f"argument {param.name!r} takes whole numbers, got {number!r}")
+        return int(number)
+
     def _integers(self, param: Param, value: object) -> AttrValue:
         """Return an integer, or a possibly nested tuple of integers."""
         if not isinstance(value, (list, tuple)):
-            return int(self._number(param, value))
+            return self._whole(param, value)
         return tuple(
             self._integers(param, item)
             if isinstance(item, (list, tuple))
-            else int(self._number(param, item))
+            else self._whole(param, item)
             for item in value
         )
 

@@ -69,7 +69,7 @@ ARITHMETIC: Final[dict[str, Binary]] = {
 }
 """Binary ops on float32; comparisons give 1.0 or 0.0."""
 
-NEWEST_ONLY: Final = frozenset(("abs_max", "abs_min"))
+NEWEST_ONLY: Final = frozenset(("abs_max", "abs_min", "square", "relu"))
 """Ops that first came with NeuronCore-v4."""
 
 BITVEC: Final[dict[str, np.ufunc]] = {
@@ -99,6 +99,8 @@ SCALAR_OPERAND_OPS: Final = (*ARITHMETIC, *BITVEC, *UNARY, "divide")
 """Names that tensor_scalar knows; `divide` only to say what to use instead."""
 TENSOR_OPERAND_OPS: Final = (*ARITHMETIC, *BITVEC, "divide")
 ARITHMETIC_OPS: Final = (*ARITHMETIC, "divide")
+REDUCED_OPS: Final = (*ARITHMETIC_OPS, "abs", "square", "relu")
+"""Names that tensor_scalar_reduce knows; a unary op takes the operand 0."""
 COMPARISONS: Final = ("equal", "less", "less_equal", "greater", "greater_equal")
 
 REDUCTIONS: Final[dict[str, np.ufunc]] = {
@@ -148,6 +150,7 @@ __all__ = [
     "F32",
     "IDENTITY",
     "NEWEST_ONLY",
+    "REDUCED_OPS",
     "REDUCTIONS",
     "SCALAR_OPERAND_OPS",
     "TENSOR_OPERAND_OPS",

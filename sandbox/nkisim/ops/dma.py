@@ -247,7 +247,7 @@ COMPUTE_PARAMS = (
     Param(name="dst", kind=K.TENSOR, access="w", memories=DMA_SIDES),
     Param(name="srcs", kind=K.TENSORS, memories=DMA_SIDES),
     Param(name="reduce_op", kind=K.OP, choices=("add",)),
-    Param(name="scales", kind=K.LABEL, default=None),
+    Param(name="scales", kind=K.INTEGERS, default=None),
     Param(name="unique_indices", kind=K.BOOL, default=True),
     Param(name="oob_mode", kind=K.ENUM, default="error", choices=OOB_MODES),
     NAME,
@@ -266,6 +266,14 @@ def _check_compute(form: Form, machine: Machine) -> None:
             hint="add the rest in a second dma_compute",
         )
     _size_check(form, "dst", *sources)
+    scales = form.attr("scales")
+    if scales is not None and (not isinstance(scales, tuple) or any(s != 1 for s in scales)):
+        raise KernelError(
+            codes.VALUE,
+            f"dma_compute: scales must all be 1.0, got {scales!r}",
+            allowed="1.0 for each source",
+            hint="scale in SBUF with nisa.tensor_scalar",
+        )
 
 
 def _compute(form: Form) -> Run:
@@ -289,7 +297,7 @@ DMA_COMPUTE = OpSpec(
     engines=ISSUERS,
     summary="Add tensors while copying.",
     semantics="dst = Σ srcs",
-    rules=("1 to 16 sources of equal element counts", "HBM or SBUF"),
+    rules=("1 to 16 sources of equal element counts, not scaled", "HBM or SBUF"),
     example="nisa.dma_compute(dst=y, srcs=[a, b], reduce_op=nl.add)",
     source=page("dma_compute"),
     check=_check_compute,

@@ -32,7 +32,7 @@ class Unary(Protocol):
         """Return f(x), written to `out` if that is given."""
 
 
-BLOCK: Final = 1 << 40
+BLOCK: Final = 1 << 15
 """Elements that a function of many steps handles at once: its temporaries stay in the cache."""
 
 
@@ -222,16 +222,16 @@ ACTIVATIONS: Final[dict[str, Unary]] = {
     "tanh": np.tanh,
     "sigmoid": sigmoid,
     "silu": _silu,
-    "silu_dx": _in_blocks(_silu_dx),
+    "silu_dx": _silu_dx,
     "gelu": _in_blocks(_gelu),
     "gelu_dx": _in_blocks(_gelu_dx),
-    "gelu_apprx_tanh": _in_blocks(_gelu_tanh),
-    "gelu_apprx_sigmoid": _in_blocks(_gelu_sigmoid),
-    "gelu_apprx_sigmoid_dx": _in_blocks(_gelu_sigmoid_dx),
-    "softplus": _in_blocks(softplus),
-    "mish": _in_blocks(_mish),
+    "gelu_apprx_tanh": _gelu_tanh,
+    "gelu_apprx_sigmoid": _gelu_sigmoid,
+    "gelu_apprx_sigmoid_dx": _gelu_sigmoid_dx,
+    "softplus": softplus,
+    "mish": _mish,
     "erf": _in_blocks(erf),
-    "erf_dx": _in_blocks(_erf_dx),
+    "erf_dx": _erf_dx,
     "sin": _in_blocks(_sin),
     "arctan": np.arctan,
 }

@@ -6,6 +6,7 @@ Source: NKI ISA reference (operand constraints), architecture guides (partitions
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from nkisim.errors import KernelError, UnsupportedError
 from nkisim.ir.access import Memory
@@ -18,6 +19,14 @@ from nkisim.ops.registry import Param
 def tensor_operands(form: Form) -> list[Operand]:
     """Return the operands that are tensors of values, without registers and index sources."""
     return [o for o in form.operands if o.memory is not Memory.REGISTER and not o.is_index]
+
+
+NEWEST_HINTS: Final = {
+    "abs_max": "take the absolute values first, then maximum",
+    "abs_min": "take the absolute values first, then minimum",
+    "square": "nisa.tensor_tensor of the tile with itself, or nisa.activation(op=nl.square)",
+    "relu": "op0=nl.maximum, operand0=0.0",
+}
 
 
 def check_operands(form: Form, machine: Machine, params: Sequence[Param]) -> None:
@@ -254,7 +263,7 @@ def check_ops(form: Form, machine: Machine, *names: str) -> None:
                 codes.OP,
                 f"{form.op}: {op} needs NeuronCore-v4, {machine.name} is "
                 f"NeuronCore-v{machine.generation}",
-                hint="take the absolute values first, then maximum or minimum",
+                hint=NEWEST_HINTS.get(op),
             )
     bitvec = [op for op in ops if alu.is_bitvec(op)]
     if not bitvec:
@@ -272,6 +281,21 @@ def check_ops(form: Form, machine: Machine, *names: str) -> None:
             raise refuse_dtype(
                 form, operand, "integers for bitvec ops", f"view it: {operand.role}.view(nl.int32)"
             )
+
+
+def check_unary(form: Form, op: str, operand: str) -> None:
+    """Refuse an operand of an op that has none; 0 is the way to write none."""
+    name = form.attr(op)
+    if name not in alu.UNARY or (form.get(operand) is None and not form.attr(operand)):
+        return
+    got = form.get(operand) or f"{operand}={form.attr(operand)!r}"
+    raise KernelError(
+        codes.VALUE,
+        f"{form.op}: {op}=nl.{name} takes no {operand}",
+        got=str(got),
+        allowed=f"no {operand}, or {operand}=0.0",
+        hint=f"use two ops: op0=nl.add, operand0=…, op1=nl.{name}",
+    )
 
 
 def refuse_dtype(form: Form, operand: Operand, allowed: str, hint: str) -> KernelError:

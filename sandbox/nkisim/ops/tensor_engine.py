@@ -126,8 +126,14 @@ def _check_matmul_dtypes(form: Form, machine: Machine) -> None:
             allowed="a 4-byte float needs a 4-byte float partner; one kind of float8_e4m3",
             hint="copy the float32 operand to bfloat16, or both to float32",
         )
-    if not dst.dtype.is_float:
-        raise rules.refuse_dtype(form, dst, "float32", "allocate dst as nl.float32 in nl.psum")
+    results = ("float32", "bfloat16") if newest else ("float32",)
+    if dst.dtype.name not in results and not (form.attr("is_transpose") and dst.dtype.is_float):
+        raise rules.refuse_dtype(
+            form,
+            dst,
+            " or ".join(results),
+            "allocate dst as nl.float32 in nl.psum and cast when copying it out",
+        )
 
 
 def _check_part_of_array(form: Form, machine: Machine) -> None:

@@ -229,6 +229,7 @@ SHUFFLE_PARAMS = (
 def _check_shuffle(form: Form, machine: Machine) -> None:
     rules.check_operands(form, machine, SHUFFLE_PARAMS)
     rules.check_same_free(form, "dst", "src")
+    rules.check_same_dtype(form, "dst", "src")
     mask = form.attr("shuffle_mask")
     allowed = f"{QUADRANT} numbers 0…{QUADRANT - 1}, or {KEEP} to keep dst"
     if not isinstance(mask, tuple) or len(mask) != QUADRANT:
@@ -272,16 +273,11 @@ def _rows(form: Form) -> tuple[Any, Any]:
 def _shuffle(form: Form) -> Run:
     dst, src = position(form, "dst"), position(form, "src")
     rows, source = _rows(form)
-    dtype, free = form["dst"].dtype, form["dst"].shape[1:]
+    free = form["dst"].shape[1:]
     moves_all = len(rows) == form["dst"].partitions
-    same = dtype == form["src"].dtype
 
     def run(_: State, views: Sequence[Array]) -> None:
         values = flat(views[src])[source].reshape(len(source), *free)  # a copy: dst may be src
-        if not same:
-            fresh = np.empty(values.shape, dtype=dtype.storage)
-            store(fresh, to_float32(values), dtype)
-            values = fresh
         if moves_all:
             views[dst][...] = values
         else:
@@ -296,7 +292,10 @@ NC_STREAM_SHUFFLE = OpSpec(
     engines=(Engine.VECTOR,),
     summary="Move data between the partitions of each group of 32.",
     semantics="dst[32·q + i] = src[32·q + mask[i]]; mask 255 keeps dst",
-    rules=("mask has 32 entries, the same for every group", "same elements per partition"),
+    rules=(
+        "mask has 32 entries, the same for every group",
+        "same dtype and elements per partition; 32 rows of src serve every group of dst",
+    ),
     example="nisa.nc_stream_shuffle(dst=tile, src=tile, shuffle_mask=[0] * 32)",
     source=page("nc_stream_shuffle"),
     check=_check_shuffle,

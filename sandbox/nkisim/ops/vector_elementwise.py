@@ -36,7 +36,8 @@ from nkisim.ops.operands import (
 from nkisim.ops.registry import Cost, OpSpec, Param, ParamKind, Run, State
 
 K = ParamKind
-EXACT_INTEGER_OPS = ("add", "subtract", "multiply")
+WRAPPING_OPS = ("add", "subtract", "multiply")
+"""Ops whose low bits depend on the low bits of their operands only."""
 
 # -- tensor_tensor ------------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ def _tensor_tensor(form: Form) -> Run:
     if name in alu.BITVEC:
         return _bitvec(form, name)
     function = alu.ARITHMETIC[name]
-    if form.engine is Engine.GPSIMD and _is_integer_32(form) and name in EXACT_INTEGER_OPS:
+    if form.engine is Engine.GPSIMD and _is_integer_32(form) and name != "power":
         return _exact_integer(form, name)
     x, y = read(form, "data1", shape), read(form, "data2", shape)
     if dtype.name == "float32":
@@ -95,10 +96,17 @@ def _exact_integer(form: Form, name: str) -> Run:
     """Return 32-bit integer maths that wraps like the hardware's."""
     dst, a, b = (position(form, role) for role in ("dst", "data1", "data2"))
     shape, function = form["dst"].shape, alu.ARITHMETIC[name]
+    if name in WRAPPING_OPS:
+
+        def run_wrapping(_: State, views: Sequence[Array]) -> None:
+            x, y = alu.as_bits(views[a]).reshape(shape), alu.as_bits(views[b]).reshape(shape)
+            alu.as_bits(views[dst])[...] = function(x, y)
+
+        return run_wrapping
 
     def run(_: State, views: Sequence[Array]) -> None:
-        x, y = alu.as_bits(views[a]).reshape(shape), alu.as_bits(views[b]).reshape(shape)
-        alu.as_bits(views[dst])[...] = function(x, y)
+        x, y = views[a].astype(np.int64).reshape(shape), views[b].astype(np.int64).reshape(shape)
+        views[dst][...] = function(x, y)
 
     return run
 
@@ -129,7 +137,7 @@ def _choose_tensor_tensor(form: Form, machine: Machine) -> Engine:
 
 
 def _cost_tensor_tensor(form: Form, machine: Machine) -> Cost:
-    simple = form.attr("op") in EXACT_INTEGER_OPS
+    simple = form.attr("op") in WRAPPING_OPS
     work = costs.two_input_work(
         machine, form["data1"], form["data2"], form["dst"], is_simple=simple
     )
@@ -189,6 +197,7 @@ def _check_tensor_scalar(form: Form, machine: Machine) -> None:
                 f"tensor_scalar: {op}=nl.{name} needs {operand}",
                 allowed="a number or a tile (P, 1)",
             )
+        rules.check_unary(form, op, operand)
         if name is None and has(form, operand):
             raise KernelError(
                 codes.MISSING_ARGUMENT,
@@ -316,7 +325,8 @@ TENSOR_SCALAR = OpSpec(
     semantics="t = op0(data, operand0); dst = op1(t, operand1); reverse0/1 swap the operands",
     rules=(
         "operands are numbers or float32 tiles (P, 1), broadcast along the free axis",
-        "op1 and operand1 come together; abs, square, relu, rsqrt, reciprocal take no operand",
+        "op1 and operand1 come together; abs, rsqrt, reciprocal take no operand (square and relu "
+        "need NeuronCore-v4)",
         "bitvec and arithmetic ops cannot be mixed; no divide",
         "the Scalar Engine takes multiply+add, multiply, add; GpSimd rsqrt only",
     ),

@@ -147,7 +147,7 @@ TENSOR_REDUCE = OpSpec(
 TENSOR_SCALAR_REDUCE_PARAMS = (
     DST,
     Param(name="data", kind=K.TENSOR),
-    Param(name="op0", kind=K.OP, choices=alu.ARITHMETIC_OPS),
+    Param(name="op0", kind=K.OP, choices=alu.REDUCED_OPS),
     Param(name="operand0", kind=K.TENSOR_OR_SCALAR),
     Param(name="reduce_op", kind=K.OP, choices=("add", "multiply", "maximum", "minimum")),
     Param(name="reduce_res", kind=K.TENSOR, default=None, access="w"),
@@ -170,6 +170,7 @@ def _check_tensor_scalar_reduce(form: Form, machine: Machine) -> None:
     rules.check_ops(form, machine, "op0")
     rules.check_elementwise(form, machine, TENSOR_SCALAR_REDUCE_PARAMS, "dst", "data")
     rules.check_column(form, "operand0", "reduce_init")
+    rules.check_unary(form, "op0", "operand0")
     rules.check_column(form, "reduce_res", dtype=None)
     if form.attr("reverse0"):
         raise KernelError(

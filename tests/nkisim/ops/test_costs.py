@@ -5,7 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.nkisim.ops.instructions import cost, machine, psum
+from tests.nkisim.ops.instructions import cost, hbm, machine, psum
 
 BF16 = ml_dtypes.bfloat16
 N = 4096
@@ -157,3 +157,85 @@ def test_predicated_copies_prefer_two_memories():
     flags = t(128, N, dtype=np.uint8)
     mixed = work("tensor_copy_predicated", dst=F, src=psum(F), predicate=flags)
     assert work("tensor_copy_predicated", dst=F, src=F, predicate=flags) == 2 * mixed
+
+
+def test_scalar_ops_have_the_fast_modes_of_copies():
+    scale: dict[str, Any] = {"op0": "multiply", "operand0": 2.0}
+    wide = work("tensor_scalar", dst=F, data=F, **scale)
+    assert work("tensor_scalar", dst=B, data=B, **scale) == wide / 4
+    assert work("tensor_scalar", dst=psum(B), data=B, **scale) == wide / 2
+    assert work("tensor_scalar", dst=B, data=B, op1="add", operand1=1.0, **scale) == wide / 4
+
+
+def test_a_step_of_two_costs_the_narrow_copy_half_of_its_speed():
+    spread = t(128, 2 * N, dtype=BF16)[:, ::2]
+    assert work("tensor_copy", dst=B, src=spread) == 2 * work("tensor_copy", dst=B, src=B)
+
+
+@pytest.mark.parametrize("engine", ["vector", "scalar", "gpsimd"])
+def test_every_engine_copies_at_a_cost_that_grows_with_the_row(engine):
+    short = interval("tensor_copy", engine=engine, dst=F[:, :1024], src=F[:, :1024])
+    assert interval("tensor_copy", engine=engine, dst=F, src=F) > 2 * short
+
+
+def test_gpsimd_rsqrt_is_slower_than_the_scalar_engines():
+    slow = interval("tensor_scalar", dst=F, data=F, op0="rsqrt") / machine("trn2").pool.clock_ghz
+    fast = interval("activation", dst=F, data=F, op="rsqrt") / machine("trn2").act.clock_ghz
+    assert slow > 3 * fast
+
+
+@pytest.mark.parametrize(
+    ("rows", "engines"), [(1, 1), (8, 1), (9, 2), (64, 8), (120, 15), (128, 16)]
+)
+def test_copies_spread_over_engines_by_partitions(rows, engines):
+    x = t(rows, 512)
+    for way in ({"dst": x, "src": hbm(x)}, {"dst": hbm(x), "src": x}):
+        assert cost("dma_copy", **way).engines_used == engines
+
+
+def test_copies_within_hbm_spread_by_size():
+    small, large = hbm(t(1, 64)), hbm(t(1024, 4096))
+    assert cost("dma_copy", dst=small, src=small).engines_used == 1
+    assert cost("dma_copy", dst=large, src=large).engines_used == 16
+
+
+def test_broadcast_loads_move_as_much_as_plain_ones():
+    row = np.broadcast_to(t(1, 512), (128, 512))
+    broadcast = cost("dma_copy", dst=t(128, 512), src=hbm(row))
+    plain = cost("dma_copy", dst=t(128, 512), src=hbm(t(128, 512)))
+    assert broadcast == plain
+
+
+def test_short_runs_need_more_descriptors():
+    tile = t(128, 512)
+    whole = cost("dma_copy", dst=tile, src=hbm(tile))
+    pieces = cost("dma_copy", dst=tile, src=hbm(t(128, 1024)[:, ::2]))
+    assert pieces.descriptors == 512 * whole.descriptors
+    assert pieces.bytes_read == whole.bytes_read
+
+
+def test_reading_the_accumulator_costs_extra():
+    plain = interval("tensor_scalar", dst=F, data=F, op0="add", operand0=1.0)
+    summed = interval(
+        "tensor_scalar_reduce",
+        dst=F,
+        data=F,
+        op0="add",
+        operand0=1.0,
+        reduce_op="add",
+        reduce_res=t(128, 1),
+    )
+    assert summed == plain + machine("trn2").dve.accumulator_read_cycles
+
+
+def test_small_matmuls_pay_the_minimum_and_the_load_of_the_weights():
+    def matmul(k, m, n):
+        return interval(
+            "nc_matmul",
+            dst=psum(t(m, n)),
+            stationary=t(k, m, dtype=BF16),
+            moving=t(k, n, dtype=BF16),
+        )
+
+    assert matmul(128, 128, 1) == matmul(1, 1, 1) == matmul(128, 128, 64)
+    assert matmul(128, 128, 128) > matmul(128, 128, 64)

@@ -90,6 +90,51 @@ def test_saturating_functions_stay_finite_or_follow_their_limit(name, x):
         assert got == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize("name", [n for n in ACTIVATIONS if n not in (*POSITIVE, "sin", "exp")])
+def test_functions_have_no_nan_over_a_wide_range(name):
+    size = np.logspace(-30, 18, 97)
+    x = np.concatenate([-size, [-50.0, -0.0, 50.0], size]).astype(np.float32)
+    if name == "reciprocal":
+        x = x[x != 0]
+    with np.errstate(all="ignore"):
+        got = ACTIVATIONS[name](x)
+    assert not np.isnan(got).any()
+    if name in GELU or name in ("relu", "mish", "softplus"):
+        assert np.allclose(got[x > 50], x[x > 50])
+        assert np.allclose(got[x < -150], 0)
+
+
+def test_exp_overflows_to_infinity_and_underflows_to_zero():
+    with np.errstate(all="ignore"):
+        got = ACTIVATIONS["exp"](np.array([89.0, -104.0, 88.0, -np.inf], dtype=np.float32))
+    assert got[[0, 1, 3]].tolist() == [np.inf, 0, 0]
+    assert got[2] == pytest.approx(math.exp(88), rel=1e-6)
+
+
+def test_erf_is_a_few_units_in_the_last_place_from_the_truth():
+    x = np.linspace(-4.5, 4.5, 20001, dtype=np.float32)
+    want = erf(x.astype(np.float64))
+    error = np.abs(ACTIVATIONS["erf"](x) - want) / np.spacing(np.abs(want).astype(np.float32))
+    assert error.max() < 8
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_large_and_overlapping_arrays_are_computed_like_small_ones(name):
+    rng = np.random.default_rng(5)
+    base = np.abs(rng.standard_normal((70, 1024))).astype(np.float32) + np.float32(0.1)
+    want = np.concatenate([ACTIVATIONS[name](row[None]) for row in base])
+    assert np.array_equal(ACTIVATIONS[name](base), want)
+    apart = np.zeros_like(base)
+    ACTIVATIONS[name](base, out=apart)
+    assert np.array_equal(apart, want)
+    same = base.copy()
+    ACTIVATIONS[name](same, out=same[:])
+    assert np.array_equal(same, want)
+    shifted = base.copy()
+    ACTIVATIONS[name](shifted[:-1], out=shifted[1:])
+    assert np.array_equal(shifted[1:], want[:-1])
+
+
 def test_nan_stays_nan():
     nan = np.array([np.nan], dtype=np.float32)
     for name, function in ACTIVATIONS.items():

@@ -69,6 +69,25 @@ def test_tensor_scalar_reduce(op, seed):
     assert np.allclose(-total[:, 0], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("op", "on"), [("abs", "trn2"), ("square", "trn3"), ("relu", "trn3")])
+def test_tensor_scalar_reduce_takes_unary_ops(op, on):
+    x = np.array([[-2.0, 3.0], [0.5, -0.5]], dtype=np.float32)
+    out, total = np.zeros_like(x), np.zeros((2, 1), dtype=np.float32)
+    call(
+        "tensor_scalar_reduce",
+        on=on,
+        dst=out,
+        data=x,
+        op0=op,
+        operand0=0.0,
+        reduce_op="add",
+        reduce_res=total,
+    )
+    want = {"abs": np.abs(x), "square": x * x, "relu": np.maximum(x, 0)}[op]
+    assert np.array_equal(out, want)
+    assert np.array_equal(total[:, 0], want.sum(axis=1))
+
+
 def test_tensor_scalar_reduce_continues_from_registers_or_a_value():
     x = np.ones((2, 4), dtype=np.float32)
     total, state, seen = np.zeros((2, 1), dtype=np.float32), FakeState(), []

@@ -70,6 +70,22 @@ CASES: dict[str, Any] = {
         {"dst": T, "data": T, "op0": "subtract", "operand0": 1.0, "reduce_op": "add",
          "reverse0": True},
     ),
+    "square before v4": ("tensor_scalar", codes.OP, {"dst": T, "data": T, "op0": "square"}),
+    "square in a reduction before v4": (
+        "tensor_scalar_reduce", codes.OP,
+        {"dst": T, "data": T, "op0": "square", "operand0": 0.0, "reduce_op": "add"},
+    ),
+    "operand of a unary op": (
+        "tensor_scalar", codes.VALUE, {"dst": T, "data": T, "op0": "rsqrt", "operand0": 1e-6},
+    ),
+    "column of a unary op": (
+        "tensor_scalar", codes.VALUE,
+        {"dst": T, "data": T, "op0": "add", "operand0": 1e-6, "op1": "rsqrt", "operand1": C},
+    ),
+    "bits of a float column": (
+        "tensor_scalar", codes.DTYPE,
+        {"dst": U8, "data": U8, "op0": "bitwise_or", "operand0": C},
+    ),
     # engines
     "scalar copy on v2": (
         "tensor_copy", codes.ENGINE, {"on": "trn1", "engine": "scalar", "dst": T, "src": T},
@@ -93,6 +109,10 @@ CASES: dict[str, Any] = {
     "bits on gpsimd": (
         "tensor_tensor", codes.ENGINE,
         {"engine": "gpsimd", "dst": U8, "data1": U8, "data2": U8, "op": "bitwise_or"},
+    ),
+    "bits with a number on scalar": (
+        "tensor_scalar", codes.ENGINE,
+        {"engine": "scalar", "dst": U8, "data": U8, "op0": "bitwise_or", "operand0": 1},
     ),
     # columns and numbers
     "operand is no column": (
@@ -140,6 +160,13 @@ CASES: dict[str, Any] = {
         {"dst": T, "data": T, "op0": "add", "operand0": 1.0, "reduce_op": "add",
          "reduce_init": 1.0},
     ),
+    "exponential starts without load_reduce": (
+        "exponential", codes.VALUE, {"on": "trn3", "dst": T, "src": T, "reduce_init": 1.0},
+    ),
+    "cumulative that is idle": (
+        "tensor_scalar_cumulative", codes.VALUE,
+        {"dst": T, "src": T, "op0": "add", "op1": "add", "imm0": 0.0, "reduce_cmd": "idle"},
+    ),
     # matmul and transposes
     "contraction": (
         "nc_matmul", codes.CONTRACTION,
@@ -172,6 +199,23 @@ CASES: dict[str, Any] = {
         "nc_matmul", codes.DTYPE,
         {"dst": psum(t(32, 9)), "stationary": t(64, 32, dtype=ml_dtypes.float8_e4m3fn),
          "moving": t(64, 9, dtype=ml_dtypes.float8_e4m3fn)},
+    ),
+    "bfloat16 result before v4": (
+        "nc_matmul", codes.DTYPE, {"dst": psum(t(32, 100, dtype=BF16)), **MM},
+    ),
+    "float16 result": (
+        "nc_matmul", codes.DTYPE, {"on": "trn3", "dst": psum(t(32, 100, dtype=np.float16)), **MM},
+    ),
+    "two kinds of e4m3": (
+        "nc_matmul", codes.MIXED_WIDTHS,
+        {"on": "trn3", "dst": psum(t(32, 9)),
+         "stationary": t(64, 32, dtype=ml_dtypes.float8_e4m3),
+         "moving": t(64, 9, dtype=ml_dtypes.float8_e4m3fn)},
+    ),
+    "32 rows before v3": (
+        "nc_matmul", codes.TILE_POSITION,
+        {"on": "trn1", "dst": psum(t(32, 9)), "stationary": t(32, 32), "moving": t(32, 9),
+         "tile_size": (32, 32), "tile_position": (0, 0)},
     ),
     "tile_size alone": (
         "nc_matmul", codes.TILE_POSITION, {"dst": psum(t(32, 100)), "tile_size": (64, 64), **MM},
@@ -260,6 +304,29 @@ CASES: dict[str, Any] = {
         "nc_stream_shuffle", codes.PARTITIONS_DIFFER,
         {"dst": t(32, 4), "src": t(16, 4), "shuffle_mask": (*range(32),)},
     ),
+    "shuffle that casts": (
+        "nc_stream_shuffle", codes.DTYPES_DIFFER,
+        {"dst": T, "src": t(128, 64, dtype=BF16), "shuffle_mask": (0,) * 32},
+    ),
+    "range of integers": (
+        "range_select", codes.DTYPE,
+        {"dst": T, "on_true_tile": t(128, 64, dtype=np.int32), "comp_op0": "less",
+         "comp_op1": "less", "bound0": C, "bound1": C},
+    ),
+    "range beyond float32": (
+        "range_select", codes.VALUE,
+        {"dst": T, "on_true_tile": T, "comp_op0": "less", "comp_op1": "less", "bound0": C,
+         "bound1": C, "range_start": 1 << 24},
+    ),
+    "select of int32": (
+        "select_reduce", codes.DTYPE,
+        {"dst": T, "predicate": U8, "on_true": t(128, 64, dtype=np.int32), "on_false": 0.0},
+    ),
+    "max8 of a long row": ("max8", codes.ELEMENT_RANGE, {"dst": t(1, 8), "src": t(1, 16385)}),
+    "replaced index dtype": (
+        "nc_match_replace8", codes.DTYPE,
+        {"dst": T, "data": T, "vals": t(128, 8), "imm": 0.0, "dst_idx": t(128, 8)},
+    ),
     # GpSimd
     "iota in psum": ("iota", codes.MEMORY, {"dst": psum(T), "pattern": ((1, 64),)}),
     "iota too short": ("iota", codes.BAD_LIST, {"dst": T, "pattern": ((1, 63),)}),
@@ -282,6 +349,14 @@ CASES: dict[str, Any] = {
         "local_gather", codes.ELEMENT_RANGE,
         {"dst": t(16, 48), "src_buffer": t(16, 9), "index": t(16, 1, dtype=np.uint16),
          "num_elem_per_idx": 3},
+    ),
+    "local gather by uint32": (
+        "local_gather", codes.DTYPE,
+        {"dst": t(16, 16), "src_buffer": t(16, 9), "index": t(16, 1, dtype=np.uint32)},
+    ),
+    "gather that casts": (
+        "nc_n_gather", codes.DTYPES_DIFFER,
+        {"dst": T, "data": t(128, 64, dtype=BF16), "indices": t(128, 64, dtype=np.uint32)},
     ),
     # DMA, registers
     "dma from psum": ("dma_copy", codes.MEMORY, {"dst": hbm(T), "src": psum(T)}),
@@ -307,6 +382,22 @@ CASES: dict[str, Any] = {
         "dma_compute", codes.BAD_LIST,
         {"dst": hbm(T), "srcs": [hbm(T)] * 17, "reduce_op": "add"},
     ),
+    "scaled sources": (
+        "dma_compute", codes.VALUE,
+        {"dst": hbm(T), "srcs": [hbm(T), T], "reduce_op": "add", "scales": (1, 2)},
+    ),
+    "dma into too many partitions": (
+        "dma_copy", codes.PARTITION_LIMIT, {"dst": t(256, 8), "src": hbm(t(256, 8))},
+    ),
+    "dma casts packed values": (
+        "dma_copy", codes.DTYPE,
+        {"dst": Tile(t(4, 4, dtype=np.uint32), dtype=DTYPES["float8_e4m3fn_x4"]),
+         "src": hbm(t(4, 4))},
+    ),
+    "memset of a packed tile": (
+        "memset", codes.VALUE,
+        {"dst": Tile(t(4, 4, dtype=np.uint32), dtype=DTYPES["float8_e4m3fn_x4"]), "value": 1.0},
+    ),
     "register from a row": ("register_load", codes.ONE_ELEMENT, {"dst": C[:1], "src": T[:1]}),
     "register without value": ("register_move", codes.MISSING_ARGUMENT, {"dst": C[:1]}),
 }  # fmt: skip
@@ -323,10 +414,11 @@ def test_rule_is_kept(op, code, arguments):
     assert len(str(error.value).splitlines()) <= 8
 
 
+@pytest.mark.parametrize("dtype", [np.float32, BF16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("op", ["abs_max", "abs_min"])
-def test_newest_ops_run_on_v4(op):
+def test_newest_ops_run_on_v4(op, dtype):
     a = np.array([[-3.0, 1.0]], dtype=np.float32)
-    out = np.zeros_like(a)
+    out = np.zeros_like(a, dtype=dtype)
     b = np.array([[2.0, -4.0]], dtype=np.float32)
     call("tensor_tensor", on="trn3", dst=out, data1=a, data2=b, op=op)
     assert out.tolist() == ([[-3, -4]] if op == "abs_max" else [[2, 1]])

@@ -50,7 +50,10 @@ def test_matmul_accumulates(explicit, held, adds, dtype):
     a, b, old = rand(5, 8, 6), rand(6, 8, 10), rand(7, 6, 10, dtype=dtype)
     out = old.copy()
     state = FakeState(psum=held)
-    call("nc_matmul", state=state, dst=psum(out), stationary=a, moving=b, accumulate=explicit)
+    on = "trn2" if dtype is np.float32 else "trn3"
+    call(
+        "nc_matmul", on=on, state=state, dst=psum(out), stationary=a, moving=b, accumulate=explicit
+    )
     want = exact(a, b) + (old.astype(np.float64) if adds else 0)
     tolerance = 1e-5 if dtype is np.float32 else 2e-2
     assert np.allclose(out.astype(np.float64), want, rtol=tolerance, atol=tolerance)
@@ -68,7 +71,7 @@ def test_matmul_accumulates_by_element():
 def test_bfloat16_results_round_once_per_write():
     a, b = rand(11, 32, 4), rand(12, 32, 6)
     out = np.zeros((4, 6), dtype=BF16)
-    call("nc_matmul", dst=psum(out), stationary=a, moving=b)
+    call("nc_matmul", on="trn3", dst=psum(out), stationary=a, moving=b)
     assert np.array_equal(out, (a.T @ b).astype(BF16))
 
 
@@ -85,6 +88,44 @@ def test_transposing_matmul_moves_bits():
         is_transpose=True,
     )
     assert np.array_equal(out, x.T, equal_nan=True)
+
+
+def test_transposing_matmul_keeps_bfloat16_and_may_widen():
+    x = rand(17, 4, 6, dtype=BF16)
+    identity = np.eye(4, dtype=BF16)
+    narrow, wide = np.ones((6, 4), dtype=BF16), np.ones((6, 4), dtype=np.float32)
+    for out in (narrow, wide):
+        call("nc_matmul", dst=psum(out), stationary=x, moving=identity, is_transpose=True)
+        assert np.array_equal(out, x.T.astype(out.dtype))
+
+
+def test_transposing_matmul_is_a_product_unless_moving_is_the_identity():
+    a, b = rand(18, 8, 4), rand(19, 8, 8)
+    out = np.zeros((4, 8), dtype=np.float32)
+    call("nc_matmul", dst=psum(out), stationary=a, moving=b, is_transpose=True)
+    assert np.allclose(out, exact(a, b), atol=1e-5)
+
+
+def test_part_of_the_array_does_not_change_the_product():
+    a, b = rand(20, 32, 32), rand(21, 32, 40)
+    out = np.zeros((32, 40), dtype=np.float32)
+    call(
+        "nc_matmul",
+        dst=psum(out),
+        stationary=a,
+        moving=b,
+        tile_position=(96, 64),
+        tile_size=(32, 32),
+    )
+    assert np.allclose(out, exact(a, b), atol=1e-4)
+
+
+@pytest.mark.parametrize("on", ["trn1", "trn2", "trn3"])
+def test_fp8_operands_mix_with_bfloat16(on):
+    a, b = rand(22, 16, 8, dtype=ml_dtypes.float8_e4m3), rand(23, 16, 9, dtype=BF16)
+    out = np.zeros((8, 9), dtype=np.float32)
+    call("nc_matmul", on=on, dst=psum(out), stationary=a, moving=b)
+    assert np.allclose(out, exact(a, b), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.int32, np.uint8], ids=str)

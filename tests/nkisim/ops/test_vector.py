@@ -98,6 +98,19 @@ def test_int32_in_sbuf_is_exact_and_on_gpsimd(op):
     assert np.array_equal(out, want)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32], ids=str)
+@pytest.mark.parametrize("op", BINARY)
+def test_gpsimd_knows_neighbouring_integers_apart(op, dtype):
+    rng = np.random.default_rng(11)
+    a = rng.integers(1 << 29, 1 << 30, (4, 50), dtype=dtype)
+    b = a + rng.integers(-1, 2, a.shape).astype(dtype)
+    a[0], b[1] = 0, 0
+    out = np.zeros_like(a)
+    call("tensor_tensor", dst=out, data1=a, data2=b, op=op)
+    want = BINARY[op](a.astype(np.int64), b.astype(np.int64)).astype(np.int64)
+    assert np.array_equal(out.view(np.uint32), (want & 0xFFFFFFFF).astype(np.uint32))
+
+
 def test_int32_on_the_vector_engine_goes_through_float32():
     a = np.array([[2**24 + 1]], dtype=np.int32)
     out = np.zeros_like(a)
@@ -122,6 +135,73 @@ def test_right_shift_is_logical():
     out = np.zeros_like(a)
     call("tensor_scalar", dst=out, data=a, op0="right_shift", operand0=1)
     assert out.tolist() == [[0x7FFFFFFC, 4]]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.uint8, np.uint32], ids=str)
+@pytest.mark.parametrize("amount", [0, 1, 5, 7])
+def test_shifts_are_logical_on_every_width(amount, dtype):
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng(12)
+    x = rng.integers(info.min, info.max, (4, 9), dtype=dtype, endpoint=True)
+    bits = 8 * x.itemsize
+    raw = x.astype(object) % (1 << bits)
+    amounts = np.full_like(x, amount)
+    for op, want in (("right_shift", raw >> amount), ("left_shift", raw << amount)):
+        expected = (want % (1 << bits)).astype(f"u{x.itemsize}").view(dtype)
+        out = np.zeros_like(x)
+        call("tensor_scalar", dst=out, data=x, op0=op, operand0=amount)
+        assert np.array_equal(out, expected)
+        call("tensor_tensor", dst=out, data1=x, data2=amounts, op=op)
+        assert np.array_equal(out, expected)
+
+
+def test_bitvec_reversed_and_inverted():
+    x = np.array([[1, 3]], dtype=np.uint8)
+    out = np.zeros_like(x)
+    call("tensor_scalar", dst=out, data=x, op0="left_shift", operand0=1, reverse0=True)
+    assert out.tolist() == [[2, 8]]  # 1 << x
+    call("tensor_scalar", dst=out, data=x, op0="invert")
+    assert out.tolist() == [[254, 252]]
+    call("tensor_tensor", dst=x, data1=x, data2=x, op="invert")
+    assert x.tolist() == [[254, 252]]
+
+
+FP8 = [ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn]
+
+
+@pytest.mark.parametrize("dtype", [*FP8, np.int8, np.int16, np.uint8, np.uint16], ids=str)
+@pytest.mark.parametrize("op", ["add", "multiply", "maximum"])
+def test_narrow_dtypes_compute_in_float32_and_round_or_saturate(op, dtype):
+    rng = np.random.default_rng(13)
+    a, b = ((rng.standard_normal((8, 16)) * 9).astype(np.float32).astype(dtype) for _ in "ab")
+    column = rand(rng, 8, 1)
+    for other in (b, column):
+        out = np.zeros((8, 4, 4), dtype=dtype)
+        if other is b:
+            call("tensor_tensor", dst=out, data1=a, data2=b, op=op)
+        else:
+            call("tensor_scalar", dst=out, data=a, op0=op, operand0=column)
+        exact = BINARY[op](a.astype(np.float32), other.astype(np.float32))
+        if np.issubdtype(dtype, np.integer):
+            exact = np.clip(np.rint(exact), np.iinfo(dtype).min, np.iinfo(dtype).max)
+        assert np.array_equal(out.reshape(8, 16), exact.astype(dtype))
+
+
+@SEEDS
+def test_strided_views_of_many_dimensions(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rand(rng, 8, 6, 10), rand(rng, 8, 4, 12)
+    base = np.full((8, 6, 20), 7, dtype=np.float32)
+    call(
+        "tensor_tensor",
+        dst=base[:, ::2, 1:17:4],
+        data1=a[:, 1::2, ::3],
+        data2=b[:, ::-1, ::4],
+        op="subtract",
+    )
+    want = a[:, 1::2, ::3] - b[:, ::-1, ::4].reshape(8, 3, 4)
+    assert np.array_equal(base[:, ::2, 1:17:4], want)
+    assert (base == 7).sum() >= base.size - want.size
 
 
 # -- tensor_scalar ------------------------------------------------------------------------------
@@ -181,9 +261,39 @@ def test_columns_inside_of_dst_are_read_first():
 def test_unary_ops_take_no_operand(op, want):
     x = np.array([[-2, 4]], dtype=np.float32)
     out = np.zeros_like(x)
-    call("tensor_scalar", dst=out, data=x, op0=op)
+    call("tensor_scalar", on="trn3", dst=out, data=x, op0=op, operand0=0.0)
     for got, expected in zip(out[0].tolist(), want, strict=True):
         assert expected is None or got == expected
+
+
+def test_rsqrt_of_a_sum_in_one_instruction():
+    rng = np.random.default_rng(14)
+    x = np.abs(rand(rng, 8, 5))
+    out = np.zeros((8, 5), dtype=BF16)
+    call("tensor_scalar", dst=out, data=x, op0="add", operand0=1e-6, op1="rsqrt", operand1=0.0)
+    assert np.allclose(out.astype(np.float64), (x.astype(np.float64) + 1e-6) ** -0.5, rtol=2**-8)
+    done = call("tensor_scalar", dst=x, data=x, op0="rsqrt")
+    assert done.form.engine is Engine.GPSIMD
+
+
+def test_power_takes_a_number():
+    x = np.array([[4.0, 16.0]], dtype=np.float32)
+    call("tensor_scalar", dst=x, data=x, op0="power", operand0=-0.5)
+    assert x.tolist() == [[0.5, 0.25]]
+
+
+def test_logical_not_and_bypass():
+    x = np.array([[0.0, 3.0]], dtype=np.float32)
+    out = np.zeros_like(x)
+    call("tensor_scalar", dst=out, data=x, op0="logical_not")
+    assert out.tolist() == [[1, 0]]
+    call("tensor_scalar", dst=out, data=x, op0="bypass", op1="add", operand1=1.0)
+    assert out.tolist() == [[1, 4]]
+    call("tensor_scalar", dst=out, data=x, op0="add", operand0=1.0, op1="bypass")
+    assert out.tolist() == [[1, 4]]
+    narrow = np.zeros_like(x, dtype=BF16)
+    call("tensor_scalar", dst=narrow, data=x, op0="logical_not", op1="add", operand1=1.0)
+    assert narrow.tolist() == [[2, 1]]
 
 
 def test_scalar_engine_takes_multiply_and_add():
@@ -349,6 +459,17 @@ def test_shuffle_in_place_and_broadcast_from_one_row():
     wide = np.zeros((128, 1), dtype=np.float32)
     call("nc_stream_shuffle", dst=wide, src=x[:1], shuffle_mask=(0,) * 32)
     assert (wide == 31).all()
+
+
+def test_shuffle_serves_every_group_from_one_group():
+    rng = np.random.default_rng(15)
+    x, old = rand(rng, 32, 2, 3), rand(rng, 128, 6)
+    mask = (*range(31, 0, -1), 255)
+    out = old.copy()
+    call("nc_stream_shuffle", dst=out, src=x, shuffle_mask=mask)
+    for row in range(128):
+        want = old[row] if row % 32 == 31 else x[31 - row % 32].ravel()
+        assert np.array_equal(out[row], want)
 
 
 # -- exponential --------------------------------------------------------------------------------
