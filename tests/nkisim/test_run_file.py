@@ -9,7 +9,7 @@ import pytest
 
 import nkisim
 from nkisim.api import TraceFailed
-from nkisim.errors import KernelError, UnsupportedError
+from nkisim.errors import KernelError, NkisimError, UnsupportedError
 
 SCALE = """
     import nki
@@ -87,7 +87,7 @@ def test_kernels_that_write_into_their_arguments_do_so(tmp_path):
     nkisim.run_file(path, "kernel", [x, out])
     assert out == pytest.approx(np.e)
     out.flags.writeable = False
-    with pytest.raises(nkisim.api.NkisimError, match="read-only"):
+    with pytest.raises(NkisimError, match="read-only"):
         nkisim.run_file(path, "kernel", [x, out], isolated=False)
 
 
