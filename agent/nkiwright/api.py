@@ -20,7 +20,7 @@ from nkiwright.candidate import Candidate, best_of
 from nkiwright.certificate import make_certificate
 from nkiwright.config import Config, Settings
 from nkiwright.config import load as load_config
-from nkiwright.errors import NkiwrightError
+from nkiwright.errors import NkiwrightError, redact
 from nkiwright.evaluate import Evaluation, JudgeOptions
 from nkiwright.events import (
     BudgetWarning,
@@ -175,7 +175,7 @@ async def asolve(
             RunRecord(
                 task=loaded.name,
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
-                config={row[0]: row[1] for row in config.rows()},
+                config={**{row[0]: row[1] for row in config.rows()}, "model": name},
                 seeds={"seed": chosen.seed},
                 versions={"nkiwright": version()},
             ),
@@ -208,7 +208,13 @@ async def asolve(
                 seed=chosen.seed,
             )
         )
-        return await _solve(run, made, name, interrupt or Interrupt(), secret)
+        try:
+            return await _solve(run, made, name, interrupt or Interrupt(), secret)
+        except NkiwrightError as error:
+            if folder.record().result is None:
+                reason = redact(str(error))
+                folder.finish({"task": loaded.name, "solved": False, "reason": reason})
+            raise
 
 
 async def _solve(
@@ -239,8 +245,7 @@ async def _solve(
         should_stop=lambda: _stop_reason(run, interrupt),
     )
     if isinstance(writer, ModelWriter):
-        calls = samples * (1 + run.settings.repairs)
-        estimate = run.budget.estimate(writer.name, writer.first_call(), calls=calls)
+        estimate = writer.estimate(samples=samples, repairs=run.settings.repairs)
         run.emit(StrategyNote(text=estimate.text))
     reason = await _drive(run, nodes)
     result = await _finish(run, nodes, name, reason, baseline, floor_ns, bound_ns, options)

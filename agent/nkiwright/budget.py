@@ -1,6 +1,6 @@
 """Hard caps on what a run may use, checked before anything is used.
 
-Before a model call its worst case is reserved: the text sent, counted high, and all the output that
+Before a model call its worst case is reserved: one token for each byte sent and all the output that
 it may write, at the model's price.  Reservations are held while calls are under way, so calls made
 at the same time cannot exceed a cap together.  Afterwards the actual usage takes the reservation's
 place.  So a cap holds whenever the provider honours the output limit that it is given.
@@ -21,8 +21,8 @@ from typing import Any, Literal
 from nkiwright.errors import ExitCode, ModelError, NkiwrightError
 from nkiwright.events import BudgetWarning
 from nkiwright.llm.base import Completion, ModelCall, Usage
-from nkiwright.llm.counting import believable, input_tokens
-from nkiwright.llm.pricing import cost_usd
+from nkiwright.llm.counting import believable, most_input_tokens
+from nkiwright.llm.pricing import cost_usd, is_free
 
 SCHEMA_VERSION = 1
 DEFAULT_MAX_USD = 1.0
@@ -77,9 +77,11 @@ class Estimate:
     """What some calls may use, before the first is made."""
 
     model: str
-    calls: int
-    input_tokens: int
-    """Of all calls, counted high."""
+    drafts: int
+    repairs: int
+    """Calls that may follow the drafts."""
+    max_input_tokens: int
+    """Of all calls, if each reply that is sent back is as long as it may be."""
     max_output_tokens: int
     """Of all calls, if each reply is as long as it may be."""
     max_usd: float | None
@@ -90,10 +92,13 @@ class Estimate:
     @property
     def text(self) -> str:
         """The estimate as one line."""
-        money = "price unknown" if self.max_usd is None else f"at most ${self.max_usd:.2f}"
+        calls = f"{self.model}: {self.drafts} drafts and at most {self.repairs} repairs"
+        if is_free(self.model):
+            return f"{calls}, from a recording: costs nothing"
+        money = "price unknown" if self.max_usd is None else f"${self.max_usd:.2f}"
         return (
-            f"{self.model}: up to {self.calls} calls, about {self.input_tokens:,} tokens in and at "
-            f"most {self.max_output_tokens:,} out, {money}; stops at {self.cap}"
+            f"{calls}, together at most {self.max_input_tokens:,} tokens in and "
+            f"{self.max_output_tokens:,} out, {money}; stops at {self.cap}"
         )
 
 
@@ -109,7 +114,7 @@ class Reservation:
         self.model = model
         self.call = call
         """The call to make: as asked, or with a smaller output limit that fits."""
-        self.tokens = input_tokens(call) + call.max_output_tokens
+        self.tokens = most_input_tokens(call) + call.max_output_tokens
         """Tokens held."""
         self.nano_usd = nano_usd
         """Billionths of a dollar held, or None if the price is not known."""
@@ -133,8 +138,12 @@ class Reservation:
             return believable(completion.usage, self.call, completion.text)
         if isinstance(error, ModelError) and not error.may_be_billed:
             return Usage(input_tokens=0, output_tokens=0)
+        return self._whole()
+
+    def _whole(self) -> Usage:
+        """Return all that is held, as usage."""
         return Usage(
-            input_tokens=input_tokens(self.call),
+            input_tokens=most_input_tokens(self.call),
             output_tokens=self.call.max_output_tokens,
             is_estimated=True,
         )
@@ -214,22 +223,31 @@ class Budget:
                     self._waiting.remove(waiter)
         return self.reserve(model, call)
 
-    def estimate(self, model: str, call: ModelCall, *, calls: int) -> Estimate:
-        """Return what calls like this one may use together.
+    def estimate(
+        self, model: str, call: ModelCall, *, drafts: int, repairs: int, repair_tokens: int
+    ) -> Estimate:
+        """Return what drafts like this one and their repairs may use together.
 
         Args:
             model: Model id.
-            call: A typical call.
-            calls: How many there may be.
+            call: A draft's call.
+            drafts: How many drafts there are.
+            repairs: How many repairs there may be, of all drafts together.
+            repair_tokens: Tokens that a repair sends beyond what a draft sends, at most.
         """
-        price = _nano_price(model, call)
+        calls, sent = drafts + repairs, most_input_tokens(call)
+        limit = call.max_output_tokens
+        draft = _nano_cost(model, Usage(input_tokens=sent, output_tokens=limit))
+        repair = _nano_cost(model, Usage(input_tokens=sent + repair_tokens, output_tokens=limit))
+        known = draft is not None and repair is not None
         return Estimate(
             model=model,
-            calls=calls,
-            input_tokens=calls * input_tokens(call),
-            max_output_tokens=calls * call.max_output_tokens,
-            max_usd=None if price is None else calls * price / NANO,
-            cap=self._cap_text(is_priced=price is not None),
+            drafts=drafts,
+            repairs=repairs,
+            max_input_tokens=calls * sent + repairs * repair_tokens,
+            max_output_tokens=calls * limit,
+            max_usd=(drafts * (draft or 0) + repairs * (repair or 0)) / NANO if known else None,
+            cap=self._cap_text(is_priced=known),
         )
 
     # -- evaluations and time -----------------------------------------------------------------
@@ -307,12 +325,7 @@ class Budget:
         """
         spent = dataclasses.replace(self._spent, seconds=self.used_seconds)
         for held in self._held:
-            usage = Usage(
-                input_tokens=input_tokens(held.call),
-                output_tokens=held.call.max_output_tokens,
-                is_estimated=True,
-            )
-            _add(spent, usage, held.nano_usd)
+            _add(spent, held._whole(), held.nano_usd)
         return {
             "schema_version": SCHEMA_VERSION,
             **dataclasses.asdict(spent),
@@ -352,7 +365,7 @@ class Budget:
             if (price or 0) > self._usd_room():
                 return False
             room = self._token_room(is_priced=price is not None)
-            return room is None or input_tokens(trial) + output <= room
+            return room is None or most_input_tokens(trial) + output <= room
 
         if fits(call.max_output_tokens):
             return call.max_output_tokens
@@ -428,7 +441,7 @@ class Budget:
                 f"{UNPRICED_MAX_TOKENS:,} tokens, or --max-tokens",
             )
         limit: Limit = "tokens"
-        needed: float = input_tokens(trial) + least
+        needed: float = most_input_tokens(trial) + least
         left: float = self._token_room(is_priced=price is not None) or 0
         if price is not None and price > self._usd_room():
             limit, needed, left = "usd", price / NANO, self._usd_room() / NANO
@@ -490,7 +503,7 @@ def _add(spent: _Spent, usage: Usage, nano_usd: int | None) -> None:
 
 def _nano_price(model: str, call: ModelCall) -> int | None:
     """Return the most that a call may cost in billionths of a dollar, or None if unknown."""
-    usage = Usage(input_tokens=input_tokens(call), output_tokens=call.max_output_tokens)
+    usage = Usage(input_tokens=most_input_tokens(call), output_tokens=call.max_output_tokens)
     return _nano_cost(model, usage)
 
 

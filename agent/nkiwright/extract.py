@@ -7,10 +7,8 @@ numbers, which is more use to the writer than "no kernel".
 from __future__ import annotations
 
 import ast
-import io
 import re
 import textwrap
-import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,13 +30,11 @@ _THINKING = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSource:
+class Extracted:
     """The kernel file in a reply, or what was wrong with the reply."""
 
     text: str = ""
-    """The file; it ends with a line end and defines `entry`."""
-    entry: str = ENTRY
-    """Name of the kernel function."""
+    """The file; it ends with a line end and defines the kernel, unless it does not parse."""
     problem: str | None = None
     """Why there is no file, in words that the writer can act on."""
 
@@ -56,12 +52,12 @@ class _Block:
     is_closed: bool
 
 
-def extract_kernel(text: str, *, finish_reason: FinishReason | None = None) -> KernelSource:
+def extract_kernel(text: str, *, finish_reason: FinishReason | None = None) -> Extracted:
     """Find the kernel file in a reply.
 
     The last complete fenced block that defines the kernel counts, one that imports nki before one
     that does not.  A reply without fences counts if it is a Python file, with or without prose
-    around it.  A file whose only `@nki.jit` function has another name gets it renamed.
+    around it.  A kernel of another name is reported, not renamed: what was written is judged.
 
     Args:
         text: The reply.
@@ -89,14 +85,14 @@ def extract_kernel(text: str, *, finish_reason: FinishReason | None = None) -> K
         return _problem(_why_none(closed))
     bare = None if was_cut else _bare_file(answer)
     if bare is not None:
-        return bare
+        return _as_kernel(bare) or _problem(_why_none([bare]))
     if was_cut:
         return _problem(f"the reply was cut off before its code block ended: {EXPECTED}")
     return _problem(f"the reply holds no code block: {EXPECTED}")
 
 
-def _problem(words: str) -> KernelSource:
-    return KernelSource(problem=words)
+def _problem(words: str) -> Extracted:
+    return Extracted(problem=words)
 
 
 def _empty_words(text: str, finish_reason: FinishReason | None) -> str:
@@ -177,9 +173,9 @@ def _blocks(text: str) -> list[_Block]:
     return blocks
 
 
-def _best(texts: Sequence[str]) -> KernelSource | None:
+def _best(texts: Sequence[str]) -> Extracted | None:
     """Return the last text that is a kernel file, preferring those that import nki."""
-    found: KernelSource | None = None
+    found: Extracted | None = None
     for text in reversed(texts):
         source = _as_kernel(text)
         if source is not None and _imports_nki(source.text):
@@ -188,7 +184,7 @@ def _best(texts: Sequence[str]) -> KernelSource | None:
     return found
 
 
-def _as_kernel(text: str) -> KernelSource | None:
+def _as_kernel(text: str) -> Extracted | None:
     """Return a text as a kernel file, or None if it defines no kernel."""
     if len(text) > MAX_CHARACTERS:
         return None
@@ -197,14 +193,10 @@ def _as_kernel(text: str) -> KernelSource | None:
     if tree is None:
         names = re.findall(r"^(?:async )?def (\w+)", text, flags=re.MULTILINE)
         has_jit = re.search(r"^@.*\bjit\b", text, flags=re.MULTILINE) is not None
-        return KernelSource(text=text) if ENTRY in names or (names and has_jit) else None
+        return Extracted(text=text) if ENTRY in names or (names and has_jit) else None
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    if any(function.name == ENTRY for function in functions):
-        return KernelSource(text=text)
-    compiled = [function.name for function in functions if _is_compiled(function)]
-    if len(compiled) == 1:
-        return KernelSource(text=_renamed(text, compiled[0]))
-    return None
+    is_kernel = any(function.name == ENTRY for function in functions)
+    return Extracted(text=text) if is_kernel else None
 
 
 def _why_none(texts: Sequence[str]) -> str:
@@ -219,6 +211,10 @@ def _why_none(texts: Sequence[str]) -> str:
             return (
                 f"the file has {len(compiled)} functions with @nki.jit ({', '.join(compiled)}) and "
                 f"none is called {ENTRY!r}: {EXPECTED}"
+            )
+        if compiled:
+            return (
+                f"the function with @nki.jit is called {compiled[0]!r}, not {ENTRY!r}: {EXPECTED}"
             )
         if functions:
             names = ", ".join(function.name for function in functions)
@@ -236,22 +232,7 @@ def _is_compiled(function: ast.FunctionDef) -> bool:
     return False
 
 
-def _renamed(text: str, name: str) -> str:
-    """Return the file with one name replaced by the entry's, strings and attributes left alone."""
-    lines = text.split("\n")
-    places: list[tuple[int, int]] = []
-    before = ""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.NAME and token.string == name and before != ".":
-            places.append(token.start)
-        before = token.string
-    for row, column in reversed(places):
-        line = lines[row - 1]
-        lines[row - 1] = line[:column] + ENTRY + line[column + len(name) :]
-    return "\n".join(lines)
-
-
-def _bare_file(text: str) -> KernelSource | None:
+def _bare_file(text: str) -> str | None:
     """Return a file that stands in the reply without a fence, with or without prose around it."""
     lines = text.split("\n")
     start = next(
@@ -263,8 +244,8 @@ def _bare_file(text: str) -> KernelSource | None:
     for end in range(len(lines), max(start, len(lines) - _MAX_TRAILING_LINES), -1):
         body = "\n".join(lines[start:end])
         if _parses(body):
-            return _as_kernel(body)
-    return _as_kernel("\n".join(lines[start:]))
+            return body
+    return "\n".join(lines[start:])
 
 
 def _imports_nki(text: str) -> bool:

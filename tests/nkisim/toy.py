@@ -87,6 +87,7 @@ MACHINE = spec.Machine(
         bytes_per_ns_per_engine=1,
         hbm_bytes_per_ns=1,
         issue_interval_ns=1,
+        issue_stream_ns=50,
         trigger_ns=1,
         complete_ns=1,
         descriptor_bytes_min=1,

@@ -21,7 +21,7 @@ from nkiwright.budget import (
 from nkiwright.errors import ModelError
 from nkiwright.events import BudgetWarning
 from nkiwright.llm.base import Completion, Message, ModelCall, Usage
-from nkiwright.llm.counting import input_tokens
+from nkiwright.llm.counting import most_input_tokens
 from nkiwright.llm.pricing import cost_usd
 from nkiwright.llm.registry import make_model
 
@@ -51,7 +51,7 @@ def answer(sent: int, received: int, text: str = "x") -> Completion:
 
 
 def price(call: ModelCall) -> float:
-    usage = Usage(input_tokens=input_tokens(call), output_tokens=call.max_output_tokens)
+    usage = Usage(input_tokens=most_input_tokens(call), output_tokens=call.max_output_tokens)
     cost = cost_usd(PRICED, usage)
     assert cost is not None
     return cost
@@ -96,7 +96,7 @@ def test_caps_hold_if_the_provider_honours_its_limits(steps, max_usd, max_tokens
         """What the provider will have billed if every call under way uses all it may."""
         usd, tokens = billed_usd, billed_tokens
         for reservation in under_way:
-            sent, received = input_tokens(reservation.call), reservation.call.max_output_tokens
+            sent, received = most_input_tokens(reservation.call), reservation.call.max_output_tokens
             usd += cost_usd(model, Usage(input_tokens=sent, output_tokens=received)) or 0.0
             tokens += sent + received
         return usd, tokens
@@ -110,7 +110,7 @@ def test_caps_hold_if_the_provider_honours_its_limits(steps, max_usd, max_tokens
         elif under_way:
             how, index, sent_share, received_share = step
             reservation = under_way.pop(index % len(under_way))
-            sent = max(1, round(sent_share * input_tokens(reservation.call)))
+            sent = max(1, round(sent_share * most_input_tokens(reservation.call)))
             received = max(1, round(received_share * reservation.call.max_output_tokens))
             used = Usage(input_tokens=sent, output_tokens=received)
             if how == "refuse":
@@ -185,7 +185,7 @@ async def test_cancelled_waiter_holds_nothing():
 
 
 def test_refusal_says_what_is_left_what_is_needed_and_the_flag():
-    with pytest.raises(BudgetExceeded, match=r"\$0\.01 left.*gpt-5 may need \$0\.0") as caught:
+    with pytest.raises(BudgetExceeded, match=r"\$0\.01 left.*gpt-5 may need \$0\.15") as caught:
         Budget(max_usd=0.01).reserve(PRICED, dataclasses.replace(CALL, system="s" * 10**5))
     assert "--max-usd" in (caught.value.hint or "")
     with pytest.raises(BudgetExceeded, match="2,000 tokens left") as caught:
@@ -195,7 +195,7 @@ def test_refusal_says_what_is_left_what_is_needed_and_the_flag():
 
 def test_small_call_is_not_refused_for_being_small():
     call = dataclasses.replace(CALL, max_output_tokens=10)
-    assert Budget(max_tokens=input_tokens(call) + 10).reserve(PRICED, call).call == call
+    assert Budget(max_tokens=most_input_tokens(call) + 10).reserve(PRICED, call).call == call
 
 
 def test_unknown_price_is_held_by_tokens_and_said():
@@ -264,7 +264,8 @@ def test_settling_twice_counts_once():
 def test_warnings_come_at_half_at_80_percent_and_at_the_end_once_each():
     seen: list[BudgetWarning] = []
     budget = Budget(max_usd=100, max_tokens=10_000, on_warning=seen.append)
-    call = dataclasses.replace(CALL, max_output_tokens=3000)
+    call = dataclasses.replace(CALL, system="", max_output_tokens=3000)
+    call = dataclasses.replace(call, messages=(Message("user", "u" * 500),))
     for received in (100, 2900, 2300, 2600, 100):
         try:
             budget.reserve(PRICED, call).settle(answer(100, received, text="x" * 9000))
@@ -333,18 +334,50 @@ def test_counters_of_another_version_are_refused():
 
 def test_estimate_comes_before_anything_is_used():
     budget = Budget(max_usd=0.5)
-    estimate = budget.estimate(PRICED, CALL, calls=8)
-    assert estimate.max_usd == pytest.approx(8 * price(CALL))
-    assert "up to 8 calls" in estimate.text
-    assert f"at most ${8 * price(CALL):.2f}" in estimate.text
-    assert "stops at $0.50" in estimate.text
+    estimate = budget.estimate(PRICED, CALL, drafts=8, repairs=24, repair_tokens=1000)
+    sent, received = most_input_tokens(CALL), CALL.max_output_tokens
+    repair = cost_usd(PRICED, Usage(input_tokens=sent + 1000, output_tokens=received)) or 0
+    assert estimate.max_usd == pytest.approx(8 * price(CALL) + 24 * repair)
+    assert estimate.max_input_tokens == 32 * sent + 24_000
+    assert estimate.max_output_tokens == 32 * received
+    assert "8 drafts and at most 24 repairs" in estimate.text
+    assert f"${estimate.max_usd:.2f}; stops at $0.50" in estimate.text
     assert budget.used_tokens == 0
 
 
 def test_estimate_of_unknown_price_says_so_and_names_the_cap_that_holds():
-    estimate = Budget().estimate(UNPRICED, CALL, calls=8)
+    estimate = Budget().estimate(UNPRICED, CALL, drafts=8, repairs=0, repair_tokens=0)
     assert estimate.max_usd is None
     assert "price unknown; stops at 2,000,000 tokens" in estimate.text
+
+
+def test_estimate_of_a_recording_says_that_it_costs_nothing():
+    estimate = Budget().estimate("replay:a.jsonl", CALL, drafts=2, repairs=2, repair_tokens=9)
+    assert estimate.max_usd == 0
+    assert estimate.text.endswith("from a recording: costs nothing")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0.5173e-3 " * 900, "\U00012000" * 900, "\x00\x01" * 900, "内核" * 900],
+    ids=["numbers", "rare letters", "control characters", "chinese"],
+)
+def test_a_tokenizer_that_makes_one_token_of_each_byte_stays_below_the_cap(text):
+    call = dataclasses.replace(CALL, messages=(Message("user", text),))
+    sent = len((call.system + text).encode())
+    budget = Budget(max_tokens=100_000)
+    calls = 0
+    while True:
+        try:
+            reservation = budget.reserve(PRICED, call)
+        except BudgetExceeded:
+            break
+        calls += 1
+        used = Usage(input_tokens=sent, output_tokens=reservation.call.max_output_tokens)
+        answered = dataclasses.replace(answer(1, 1, "x" * 9), usage=used)
+        assert not reservation.settle(answered).is_estimated
+    assert calls > 2
+    assert 80_000 < budget.used_tokens <= 100_000
 
 
 async def test_many_calls_to_a_server_stay_below_the_cap():

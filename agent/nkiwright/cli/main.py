@@ -40,14 +40,22 @@ Model = Annotated[
     typer.Option(help="openai:NAME, anthropic:NAME, replay:FILE or autoschedule (default)."),
 ]
 BaseUrl = Annotated[str | None, typer.Option(help="Server that speaks the provider's protocol.")]
-Samples = Annotated[int | None, typer.Option(help="Kernels to draft.")]
+Samples = Annotated[
+    int | None, typer.Option(help="Kernels to draft; default 8, with autoschedule 32.")
+]
+Repairs = Annotated[
+    int | None, typer.Option(help="Times that one draft may be sent back; default 3.")
+]
+Timeout = Annotated[
+    float | None, typer.Option(help="Seconds of silence after which a call has failed.")
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of the search.")]
-Machine = Annotated[str | None, typer.Option(help="trn1, trn2 or trn3.")]
-Nki = Annotated[str | None, typer.Option(help="NKI version to write for.")]
-MaxUsd = Annotated[float | None, typer.Option(help="Most dollars for the model.")]
+Machine = Annotated[str | None, typer.Option(help="trn1, trn2 (default) or trn3.")]
+Nki = Annotated[str | None, typer.Option(help="NKI version to write for; default 0.6.")]
+MaxUsd = Annotated[float | None, typer.Option(help="Most dollars for the model; default 1.00.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens for the model.")]
 MaxSeconds = Annotated[float | None, typer.Option(help="Most seconds.")]
-RunsDir = Annotated[Path | None, typer.Option(help="Folder for run folders.")]
+RunsDir = Annotated[Path | None, typer.Option(help="Folder for run folders; default runs.")]
 Workers = Annotated[int | None, typer.Option(help="Evaluator processes.")]
 Record = Annotated[
     Path | None, typer.Option(help="Append every model call to this file, for replay:FILE.")
@@ -71,12 +79,14 @@ def solve(
     model: Model = None,
     base_url: BaseUrl = None,
     samples: Samples = None,
+    repairs: Repairs = None,
     seed: Seed = None,
     machine: Machine = None,
     nki: Nki = None,
     max_usd: MaxUsd = None,
     max_tokens: MaxTokens = None,
     max_seconds: MaxSeconds = None,
+    timeout_seconds: Timeout = None,
     workers: Workers = None,
     runs_dir: RunsDir = None,
     record: Record = None,
@@ -93,6 +103,8 @@ def solve(
         "model": model,
         "base_url": base_url,
         "samples": samples,
+        "repairs": repairs,
+        "timeout_seconds": timeout_seconds,
         "seed": seed,
         "machine": machine,
         "nki": nki,
@@ -131,12 +143,14 @@ def batch(
     model: Model = None,
     base_url: BaseUrl = None,
     samples: Samples = None,
+    repairs: Repairs = None,
     seed: Seed = None,
     machine: Machine = None,
     nki: Nki = None,
     max_usd: MaxUsd = None,
     max_tokens: MaxTokens = None,
     max_seconds: MaxSeconds = None,
+    timeout_seconds: Timeout = None,
     workers: Workers = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
@@ -152,6 +166,8 @@ def batch(
         "model": model,
         "base_url": base_url,
         "samples": samples,
+        "repairs": repairs,
+        "timeout_seconds": timeout_seconds,
         "seed": seed,
         "machine": machine,
         "nki": nki,
@@ -176,8 +192,6 @@ def batch(
             print_json(outcome.to_json())
         else:
             print_result(summary_table(outcome.results))
-            for name, reason in outcome.failures.items():
-                say(f"{name}: not solved: {reason}")
         if interrupt.is_set():
             return ExitCode.INTERRUPTED
         return outcome.exit_code
@@ -274,7 +288,7 @@ def runs_show(
                 raise NkiwrightError(f"run {folder.run} has no winner")
             sys.stdout.write(winner.read_text(encoding="utf-8"))
             return 0
-        if as_json or record.result is None:
+        if as_json or record.result is None or "candidates" not in record.result:
             print_json({"run": folder.run, "task": record.task, "result": record.result})
             return 0
         from nkiwright.result import Result

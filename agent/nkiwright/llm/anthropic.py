@@ -127,6 +127,8 @@ def _client(service: Service, exchange: Exchange, max_retries: int) -> AsyncAnth
     return anthropic.AsyncAnthropic(
         api_key=service.key,
         base_url=service.url,
+        # The SDK sends the key as a bearer token; other servers may look where it used to stand.
+        default_headers=None if service.is_hosted else {"x-api-key": service.key},
         max_retries=max_retries,
         timeout=anthropic.Timeout(None, connect=CONNECT_SECONDS),
         http_client=http,

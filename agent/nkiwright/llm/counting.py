@@ -1,6 +1,8 @@
 """Tokens counted from text, where a provider's own count is missing or cannot be true.
 
-No tokenizer: prices are checked before a call, so that what is needed is a bound, not a count.
+No tokenizer: each provider has its own, and not all are public.  There are two counts instead.  A
+likely one stands in for a count that is missing.  A bound is what caps need: tokenizers work on
+bytes, so a text has at most as many tokens as bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import math
 from nkiwright.llm.base import ModelCall, Usage
 
 BYTES_PER_TOKEN = 2.5
-"""Fewer than the 3 to 4 bytes that tokenizers make of English and code: it errs high."""
+"""Fewer than the 2.7 to 3.5 bytes of a token in prompts and kernels (measured with o200k_base,
+cl100k_base and Claude 2's tokenizer): it errs high there.  Tables of numbers have 1.6."""
 MESSAGE_TOKENS = 16
 """Tokens that the wire format adds to a message, at most."""
 _HIDDEN_INPUT_TOKENS = 4096
@@ -19,14 +22,18 @@ _HIDDEN_OUTPUT_TOKENS = 64
 
 
 def text_tokens(text: str) -> int:
-    """Return about how many tokens a text is, erring high."""
-    return math.ceil(len(text.encode("utf-8", "surrogatepass")) / BYTES_PER_TOKEN)
+    """Return about how many tokens a text is, erring high for prose and code."""
+    return math.ceil(_size_bytes(text) / BYTES_PER_TOKEN)
 
 
 def input_tokens(call: ModelCall) -> int:
-    """Return about how many tokens a call sends, erring high."""
-    texts = (call.system, *(message.text for message in call.messages))
-    return sum(text_tokens(text) + MESSAGE_TOKENS for text in texts)
+    """Return about how many tokens a call sends, erring high for prose and code."""
+    return sum(text_tokens(text) + MESSAGE_TOKENS for text in _texts(call))
+
+
+def most_input_tokens(call: ModelCall) -> int:
+    """Return the most tokens that a call can send, whatever its text and the tokenizer."""
+    return sum(_size_bytes(text) + MESSAGE_TOKENS for text in _texts(call))
 
 
 def estimated_usage(call: ModelCall, text: str) -> Usage:
@@ -49,16 +56,19 @@ def believable(usage: Usage, call: ModelCall, text: str) -> Usage:
         call: What was asked.
         text: What was answered.
     """
-    sent = sum(
-        len(part.encode("utf-8", "surrogatepass")) + MESSAGE_TOKENS
-        for part in (call.system, *(message.text for message in call.messages))
-    )
-    received = len(text.encode("utf-8", "surrogatepass"))
-    most_output = max(call.max_output_tokens, received) + _HIDDEN_OUTPUT_TOKENS
+    most_output = max(call.max_output_tokens, _size_bytes(text)) + _HIDDEN_OUTPUT_TOKENS
     is_possible = (
-        0 < usage.input_tokens <= sent + _HIDDEN_INPUT_TOKENS
+        0 < usage.input_tokens <= most_input_tokens(call) + _HIDDEN_INPUT_TOKENS
         and (1 if text else 0) <= usage.output_tokens <= most_output
         and 0 <= (usage.cached_input_tokens or 0) <= usage.input_tokens
         and 0 <= (usage.reasoning_tokens or 0) <= usage.output_tokens
     )
     return usage if is_possible else estimated_usage(call, text)
+
+
+def _texts(call: ModelCall) -> tuple[str, ...]:
+    return (call.system, *(message.text for message in call.messages))
+
+
+def _size_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -8,6 +8,11 @@ FREE = ("replay", "autoschedule")
 PRICED = ("openai", "anthropic")
 
 
+def is_free(model: str) -> bool:
+    """Return whether a model id asks nobody, so that there is nothing to pay."""
+    return model.partition(":")[0] in FREE
+
+
 def cost_usd(model: str, usage: Usage) -> float | None:
     """Return the price of a call in dollars, or None if it is not known.
 
@@ -15,9 +20,9 @@ def cost_usd(model: str, usage: Usage) -> float | None:
         model: Model id, `provider:model`.
         usage: Tokens of the call.
     """
-    provider, _, name = model.partition(":")
-    if provider in FREE:
+    if is_free(model):
         return 0.0
+    provider, _, name = model.partition(":")
     if provider not in PRICED or not name:
         return None
     import genai_prices

@@ -10,6 +10,7 @@ nothing, so it would set other limits.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -137,6 +138,9 @@ class Recorder:
         model: The model that answers.
         path: File that rows are appended to; made when the first answer comes.
         judge_seed: Secret of the run's judge, written first into a new recording.
+
+    Raises:
+        ConfigError: The file holds something else, or could not be written.
     """
 
     def __init__(self, model: Model, path: Path, *, judge_seed: int | None = None) -> None:
@@ -146,6 +150,7 @@ class Recorder:
         rows = read_recording(path) if path.exists() else []
         self._asked: Counter[str] = Counter(row.digest for row in rows)
         self._lock = threading.Lock()
+        _check_writable(path)
         if path.exists():
             _mend_last_line(path)
 
@@ -155,17 +160,27 @@ class Recorder:
         return self._model.name
 
     async def complete(self, call: ModelCall, on_delta: OnDelta | None = None) -> Completion:
-        """Answer one call and write it down; see `Model.complete`."""
+        """Answer one call and write it down; see `Model.complete`.
+
+        Raises:
+            ModelError: There was no answer, or it could not be written down.
+        """
         digest = request_digest(call)
         occurrence = self._asked[digest]
         self._asked[digest] += 1
         completion = await self._model.complete(call, on_delta)
-        self._append(Row(digest, occurrence, call, completion).to_line())
+        try:
+            self._append(Row(digest, occurrence, call, completion).to_line())
+        except OSError as exc:
+            raise ModelError(
+                f"cannot write the recording {self._path}: {exc.strerror}",
+                hint="make room, or record elsewhere",
+                may_be_billed=True,
+            ) from exc
         return completion
 
     def _append(self, line: str) -> None:
         """Append one line with one write, so that a crash leaves whole lines or a torn last one."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
             if self._judge_seed is not None:
                 head = {"schema_version": SCHEMA_VERSION, "judge_seed": self._judge_seed}
@@ -291,6 +306,19 @@ def _is_json(line: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _check_writable(path: Path) -> None:
+    """Make the recording's folder, and find out before anything is paid whether it takes files."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as exc:
+        raise ConfigError(
+            f"cannot write the recording {path}: {exc.strerror}",
+            hint="name a file in a folder that can be written to",
+        ) from exc
 
 
 def _mend_last_line(path: Path) -> None:

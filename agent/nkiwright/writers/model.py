@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nkisim.machine.load import load_machine
-from nkiwright.budget import Budget, BudgetExceeded
+from nkiwright.budget import Budget, BudgetExceeded, Estimate
 from nkiwright.candidate import Candidate, Draft, Origin
 from nkiwright.cards import call_text, dims_text, isa_card, tensor_lines
-from nkiwright.events import CallFinished, CallStarted, Event, TokenDelta
+from nkiwright.events import CallFinished, CallStarted, Event, StrategyNote, TokenDelta
 from nkiwright.events import Usage as UsageEvent
 from nkiwright.extract import extract_kernel
 from nkiwright.feedback import feedback_on
-from nkiwright.llm.base import Completion, Message, Model, ModelCall
+from nkiwright.llm.base import Completion, Message, Model, ModelCall, Usage
 from nkiwright.llm.pricing import cost_usd
 from nkiwright.prompts import PromptLibrary
 from nkiwright.tasks import Task
@@ -23,6 +23,8 @@ from nkiwright.writers.base import WriterStopped
 ARMS = ("arm_plan", "arm_direct", "arm_numpy")
 KEPT_ATTEMPTS = 2
 """Earlier attempts of a lineage that stay in the conversation."""
+FEEDBACK_TOKENS = 4000
+"""More than the judge's words on one attempt take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class ModelWriter:
         self._baseline_ns = baseline_ns
         self._settings = settings or ModelSettings()
         self._calls = 0
+        self._told_estimated = False
         self._system = prompts.render(
             "system",
             nki=nki,
@@ -89,9 +92,22 @@ class ModelWriter:
         """Model id."""
         return self._model.name
 
-    def first_call(self) -> ModelCall:
-        """Return the first draft's request, for an estimate before anything is spent."""
-        return self._request([Message("user", self._draft_prompt(0))], index=0)
+    def estimate(self, *, samples: int, repairs: int) -> Estimate:
+        """Return what a run may use, before anything is spent.
+
+        Args:
+            samples: Number of drafts.
+            repairs: Most repairs of one draft.
+        """
+        call = self._request([Message("user", self._draft_prompt(0))], index=0)
+        attempts = min(KEPT_ATTEMPTS, repairs)
+        return self._budget.estimate(
+            self.name,
+            call,
+            drafts=samples,
+            repairs=samples * repairs,
+            repair_tokens=attempts * (call.max_output_tokens + FEEDBACK_TOKENS),
+        )
 
     async def draft(self, index: int) -> Draft:
         """Ask for a first kernel."""
@@ -182,10 +198,26 @@ class ModelWriter:
                     error=None if problem is None else str(problem),
                 )
             )
+        self._tell_if_estimated(completion, usage)
         found = extract_kernel(completion.text, finish_reason=completion.finish_reason)
         return Draft(
             source=found.text if found.is_found else None,
             origin=purpose,
             problem=found.problem,
             call=number,
+        )
+
+    def _tell_if_estimated(self, completion: Completion, usage: Usage) -> None:
+        """Say once that the server's own counts are not what is added up."""
+        if not usage.is_estimated or self._told_estimated:
+            return
+        self._told_estimated = True
+        said = completion.usage
+        what = (
+            "no token counts"
+            if said.is_estimated
+            else f"{said.input_tokens:,} tokens in and {said.output_tokens:,} out, which cannot be"
+        )
+        self._emit(
+            StrategyNote(text=f"{self.name} reports {what}: tokens are estimated from the text")
         )

@@ -130,6 +130,8 @@ class DmaCosts:
     """This core's share of HBM bandwidth."""
     issue_interval_ns: float
     """Shortest time between two copies issued by one engine's queue."""
+    issue_stream_ns: float
+    """Time that issuing a copy takes of the issuing engine's own stream."""
     trigger_ns: float
     """From issue to the first byte."""
     complete_ns: float
@@ -140,6 +142,11 @@ class DmaCosts:
     transpose_fraction_sbuf: float
     software_descriptor_ns: float
     """GpSimd time to write the descriptors of one gather or scatter."""
+
+    @property
+    def bytes_per_ns(self) -> float:
+        """Most bytes that cross HBM in a nanosecond: all engines, or the share of HBM."""
+        return min(self.hbm_bytes_per_ns, self.engines * self.bytes_per_ns_per_engine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +190,20 @@ class Machine:
                 return self.act.clock_ghz
             case Engine.GPSIMD | Engine.SYNC:
                 return self.pool.clock_ghz
+
+    def transfer_ns(self, hbm_bytes: float) -> float:
+        """Return the least time in which bytes can cross HBM, whatever the copies look like."""
+        return hbm_bytes / self.dma.bytes_per_ns
+
+    def columns_ns(self, columns: float, *, is_fp32: bool = False) -> float:
+        """Return the least time in which the PE array can stream moving columns."""
+        passes = self.pe.fp32_passes if is_fp32 else 1.0
+        return columns * passes / self.pe.clock_ghz
+
+    @property
+    def flops_per_ns(self) -> float:
+        """Peak of the PE array for 16-bit floats."""
+        return 2.0 * self.limits.partitions * self.limits.stationary_free_max * self.pe.clock_ghz
 
     def with_changes(self, changes: Mapping[str, Any]) -> Machine:
         """Return a what-if copy with dotted fields replaced, e.g. `{"dma.trigger_ns": 0.0}`."""

@@ -59,6 +59,8 @@ class Placement:
     """First byte, in every partition on chip; 0 in HBM, where each buffer is a place of its own."""
     bytes: IntColumn
     """Per partition on chip; the whole buffer in HBM."""
+    bank: IntColumn
+    """First PSUM bank; -1 outside of PSUM."""
     place: IntColumn
     """Place number: equal for tiles that take turns in the same bytes."""
     overlaps: Mapping[int, tuple[int, ...]]
@@ -134,10 +136,12 @@ def place_tiles(
         stretch.busy_until = max(stretch.busy_until, int(last[i]))
         key = (buffer.memory, stretch.address, stretch.end)
         place[i], address[i] = places.setdefault(key, len(places)), stretch.address
+    in_psum = columns.is_in(Memory.PSUM)
     return Placement(
         np.array(columns.memory),
         address,
         np.array(columns.pitch_bytes),
+        np.where(in_psum, address // machine.limits.psum_bank_bytes, -1),
         place,
         _overlaps(places),
         _describe(program, sites),

@@ -5,17 +5,31 @@ Each rule looks at the profile alone and speaks only when its condition holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nkisim.machine.spec import Engine
 from nkisim.ops.table import OPS
+from nkisim.memory.placement import DEFAULT_COPIES
 from nkisim.profile.model import Profile
+from nkisim.profile.what_if import (
+    FREE_GPSIMD,
+    FREE_ISSUE,
+    FREE_SCALAR,
+    FREE_TENSOR,
+    FREE_VECTOR,
+    UNLIMITED_MEMORY,
+    WhatIf,
+)
 from nkisim.timing.timeline import ENGINES, Wait
 
 SMALL_DMA_BYTES = 64 * 1024
 MIN_SHARE = 0.15
+
+
+_ENGINE_IDEALS = {"vector": FREE_VECTOR, "scalar": FREE_SCALAR, "gpsimd": FREE_GPSIMD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +40,38 @@ class Insight:
     cause: str
     action: str
     line: str | None = None
+    ideal: str | None = None
+    """The what-if that says what acting on it can bring at most."""
+    gain_ns: float | None = None
+    """What that what-if gains; None if it was not asked for."""
 
 
-def insights(profile: Profile, *, limit: int = 4) -> tuple[Insight, ...]:
-    """Return what stands out, most important first."""
-    found = [
-        rule(profile)
-        for rule in (_issue_bound, _small_copies, _held_stream, _reuse, _fp32_matmul, _imbalance)
-    ]
-    return tuple(insight for insight in found if insight is not None)[:limit]
+def insights(
+    profile: Profile, *, limit: int = 4, gains: Sequence[WhatIf] = ()
+) -> tuple[Insight, ...]:
+    """Return what stands out, most important first.
+
+    Args:
+        profile: The profile.
+        limit: Most findings to return.
+        gains: What `what_if` found for the same Program, to put a number on each finding.
+    """
+    rules = (
+        _issue_bound,
+        _small_copies,
+        _starved_tensor,
+        _held_stream,
+        _reuse,
+        _fp32_matmul,
+        _imbalance,
+    )
+    gain_of = {gain.name: gain.gain_ns for gain in gains}
+    found = [rule(profile) for rule in rules]
+    return tuple(
+        replace(i, gain_ns=gain_of.get(i.ideal, 0.0)) if gains and i.ideal else i
+        for i in found
+        if i is not None
+    )[:limit]
 
 
 def _line(profile: Profile, op: str) -> str | None:
@@ -61,6 +98,7 @@ def _issue_bound(profile: Profile) -> Insight | None:
         "move more bytes per dma_copy, load what is reused once, and spread copies over "
         "engine=nisa.engine.sync, scalar and gpsimd",
         _line(profile, "dma_copy"),
+        FREE_ISSUE,
     )
 
 
@@ -76,6 +114,31 @@ def _small_copies(profile: Profile) -> Insight | None:
         "a copy costs about 2 us whatever its size, and 2 KiB per partition is needed for rate",
         "load whole rows or several row tiles with one dma_copy",
         _line(profile, "dma_copy"),
+    )
+
+
+def _starved_tensor(profile: Profile) -> Insight | None:
+    """The Tensor Engine stands still until its operands are loaded."""
+    timeline = profile.timeline
+    at = np.flatnonzero(timeline.lane == ENGINES.index(Engine.TENSOR))
+    if len(at) < 2:
+        return None
+    gaps = timeline.start_ps[at[1:]] - timeline.end_ps[at[:-1]]
+    at = at[1:]
+    producer = timeline.predecessor[at]
+    is_load = (timeline.wait[at] == int(Wait.DATA)) & (producer >= 0)
+    is_load &= timeline.lane[np.maximum(producer, 0)] >= len(ENGINES)
+    share = float(gaps[is_load].sum()) / max(1, timeline.latency_ps)
+    if share < MIN_SHARE:
+        return None
+    loads = timeline.instruction[producer[is_load]]
+    sites, counts = np.unique(profile.program.site[loads], return_counts=True)
+    return Insight(
+        f"the tensor engine waits for loads {100 * share:.0f} % of the time",
+        f"{int(is_load.sum()):,} matmuls or transposes start when their operand arrives",
+        "load operands that several matmuls share once, outside the loop; load the next tiles "
+        "while these are multiplied, in larger copies",
+        str(profile.program.sites[sites[counts.argmax()]].place),
     )
 
 
@@ -116,8 +179,10 @@ def _reuse(profile: Profile) -> Insight | None:
     return Insight(
         f"{100 * share:.0f} % of the critical path waits for tiles to be free again",
         "a tile is overwritten before its last reader is done",
-        "allocate it inside the loop (two places), or use separate tiles",
+        f"allocate it inside the loop (it rotates over {DEFAULT_COPIES} places), or use separate "
+        "tiles",
         held[0].line,
+        UNLIMITED_MEMORY,
     )
 
 
@@ -131,6 +196,7 @@ def _fp32_matmul(profile: Profile) -> Insight | None:
                 "float32 takes four passes",
                 "if the task's dtype is bfloat16, keep the operands in bfloat16",
                 _line(profile, "nc_matmul"),
+                FREE_TENSOR,
             )
     return None
 
@@ -150,4 +216,5 @@ def _imbalance(profile: Profile) -> Insight | None:
         "fuse two ops into one instruction (scalar_tensor_tensor, tensor_scalar with op1, "
         "activation with scale and bias, activation_reduce), or move some to another engine",
         None,
+        _ENGINE_IDEALS[name],
     )

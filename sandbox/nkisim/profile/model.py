@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nkisim.ir.access import Memory
-from nkisim.ir.program import IntColumn, Program
+from nkisim.ir.program import Form, IntColumn, Program
 from nkisim.machine.spec import Engine, Machine
 from nkisim.memory.capacity import peak_use
 from nkisim.memory.liveness import live_ranges
@@ -42,14 +42,23 @@ class LineCost:
 class Work:
     """What a launch moves and computes."""
 
-    hbm_bytes: int
+    hbm_read_bytes: int
+    hbm_written_bytes: int
     dma_count: int
     dma_bytes: int
     flops: float
+    """Of matrix products."""
+    transpose_flops: float
+    """Of transposes on the Tensor Engine, which multiply by the identity."""
     dma_transfer_ns: float
     """Time that the DMA engines need for the bytes, all engines together."""
     dma_issue_ns: float
     """Time that the busiest queue needs to issue its copies."""
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Bytes that cross HBM, both directions."""
+        return self.hbm_read_bytes + self.hbm_written_bytes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -88,17 +97,19 @@ class Profile:
 
     @property
     def mfu(self) -> float:
-        """Flops over the Tensor Engine's bf16 peak."""
-        limits = self.machine.limits
-        peak = 2.0 * limits.partitions * limits.stationary_free_max * self.machine.pe.clock_ghz
-        return self.work.flops / (peak * self.latency_ns)
+        """Model flops utilisation: matrix products over the Tensor Engine's bf16 peak."""
+        return self.work.flops / (self.machine.flops_per_ns * self.latency_ns)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware flops utilisation: as `mfu`, transposes on the Tensor Engine included."""
+        flops = self.work.flops + self.work.transpose_flops
+        return flops / (self.machine.flops_per_ns * self.latency_ns)
 
     @property
     def mbu(self) -> float:
-        """HBM bytes over the DMA and HBM cap."""
-        dma = self.machine.dma
-        cap = min(dma.hbm_bytes_per_ns, dma.engines * dma.bytes_per_ns_per_engine)
-        return self.work.hbm_bytes / (cap * self.latency_ns)
+        """Memory bandwidth utilisation: HBM bytes over the DMA and HBM cap."""
+        return self.machine.transfer_ns(self.work.hbm_bytes) / self.latency_ns
 
     def to_chrome_trace(self, path: str | Path) -> None:
         """Write a Chrome trace, which ui.perfetto.dev opens."""
@@ -119,10 +130,14 @@ class Profile:
             "busy": self.busy,
             "waits": self.waits,
             "mfu": self.mfu,
+            "hfu": self.hfu,
             "mbu": self.mbu,
             "hbm_bytes": self.work.hbm_bytes,
+            "hbm_read_bytes": self.work.hbm_read_bytes,
+            "hbm_written_bytes": self.work.hbm_written_bytes,
             "dma": {"count": self.work.dma_count, "bytes": self.work.dma_bytes},
             "flops": self.work.flops,
+            "transpose_flops": self.work.transpose_flops,
             "sbuf_peak_bytes": self.sbuf_peak_bytes,
             "psum_peak_bytes": self.psum_peak_bytes,
             "instructions": len(self.timeline),
@@ -178,26 +193,44 @@ def profile_program(
 
 def _work(program: Program, machine: Machine, ops: OpTable, timeline: Timeline) -> Work:
     counts = np.bincount(program.form[timeline.instruction], minlength=len(program.forms))
-    hbm = moved = copies = 0
-    flops = transfer = 0.0
+    read = written = moved = copies = 0
+    flops = transposes = transfer = 0.0
     queue: dict[Engine, int] = {}
     dma = machine.dma
     for form, count in zip(program.forms, counts.tolist(), strict=True):
         cost = ops[form.op].cost(form, machine)
         if isinstance(cost, Cost):
-            flops += cost.flops * count
+            if is_transpose(form):
+                transposes += _transpose_flops(form) * count
+            else:
+                flops += cost.flops * count
             continue
         assert isinstance(cost, DmaCost)
         size = max(cost.bytes_written, cost.bytes_read)
         padded = max(size, cost.descriptors * dma.descriptor_bytes_min)
-        hbm += cost.hbm_bytes * count
+        into_hbm = cost.bytes_written if cost.is_store else 0
+        written += into_hbm * count
+        read += (cost.hbm_bytes - into_hbm) * count
         moved += size * count
         copies += count
         rate = dma.engines * dma.bytes_per_ns_per_engine * cost.rate_fraction
         transfer += max(padded / rate, cost.hbm_bytes / dma.hbm_bytes_per_ns) * count
         queue[form.engine] = queue.get(form.engine, 0) + count
     issue = max(queue.values(), default=0) * dma.issue_interval_ns
-    return Work(hbm, copies, moved, flops, transfer, issue)
+    return Work(read, written, copies, moved, flops, transposes, transfer, issue)
+
+
+def is_transpose(form: Form) -> bool:
+    """Return whether a form is a transpose on the Tensor Engine."""
+    return form.engine is Engine.TENSOR and (
+        form.op == "nc_transpose" or bool(form.attr("is_transpose"))
+    )
+
+
+def _transpose_flops(form: Form) -> float:
+    """Return the flops of multiplying [K, M] by the [K, K] identity."""
+    data = form.get("data") or form["stationary"]
+    return 2.0 * data.partitions * data.free_size * data.partitions
 
 
 def _busy(timeline: Timeline, work: Work, latency_ns: float) -> dict[str, float]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from nkisim.profile.insights import insights
+from collections.abc import Sequence
+
+from nkisim.profile.insights import Insight, insights
 from nkisim.profile.model import Profile
+from nkisim.profile.what_if import WhatIf
 
 BAR = 20
+MAX_LINES = 12
 
 
-def render_text(profile: Profile, *, budget_chars: int = 2400) -> str:
+def render_text(profile: Profile, *, budget_chars: int = 2400, gains: Sequence[WhatIf] = ()) -> str:
     """Return a profile as text for a person or a language model.
 
     Args:
         profile: The profile.
         budget_chars: Longest text to return; details are dropped from the end.
+        gains: What `what_if` found for the same Program.
     """
     machine = profile.machine
     lines = [
@@ -22,7 +27,8 @@ def render_text(profile: Profile, *, budget_chars: int = 2400) -> str:
         f"bound by {profile.binding}; MFU {100 * profile.mfu:.1f} %, "
         f"MBU {100 * profile.mbu:.1f} %; {len(profile.timeline):,} instructions, "
         f"{profile.work.dma_count:,} DMAs of {_mean_kib(profile):.1f} KiB on average, "
-        f"{profile.work.hbm_bytes / 1e6:,.1f} MB through HBM; peak "
+        f"{profile.work.hbm_read_bytes / 1e6:,.1f} MB read from HBM and "
+        f"{profile.work.hbm_written_bytes / 1e6:,.1f} MB written; peak "
         f"{profile.sbuf_peak_bytes / 1024:.1f} KiB of SBUF and "
         f"{profile.psum_peak_bytes / 1024:.1f} KiB of PSUM per partition",
         "",
@@ -37,20 +43,31 @@ def render_text(profile: Profile, *, budget_chars: int = 2400) -> str:
         bar = "#" * round(BAR * share)
         idle = f"  idle: {shown}" if shown else ""
         lines.append(f"  {name:<13} {100 * share:5.1f} % {bar:<{BAR}}{idle}")
-    found = insights(profile)
+    found = insights(profile, gains=gains)
     if found:
         lines += ["", "what to do"]
         for insight in found:
             lines.append(f"  {insight.condition}: {insight.cause}")
             where = f" ({insight.line})" if insight.line else ""
-            lines.append(f"    -> {insight.action}{where}")
+            lines.append(f"    -> {insight.action}{where}{_gain(insight)}")
+    if gains:
+        lines += ["", "what if (emulated time with one thing idealised, an upper bound)"]
+        lines += [
+            f"  {gain.latency_ns / 1000:8.1f} us  -{100 * gain.gain_ns / profile.latency_ns:.0f} %  "
+            f"{gain.name}"
+            for gain in gains[:5]
+        ]
     lines += ["", "critical path by line (us, instructions, waiting for)"]
-    for cost in profile.critical_lines[:12]:
+    for cost in profile.critical_lines[:MAX_LINES]:
         lines.append(
             f"  {cost.path_ns / 1000:8.1f}  {cost.instructions:6,}  {cost.wait:<9} "
             f"{cost.line:<14} {cost.text[:70]}"
         )
     return _fit(lines, budget_chars)
+
+
+def _gain(insight: Insight) -> str:
+    return "" if insight.gain_ns is None else f"; at most {insight.gain_ns / 1000:.1f} us"
 
 
 def _mean_kib(profile: Profile) -> float:

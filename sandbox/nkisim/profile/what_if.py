@@ -19,18 +19,24 @@ from nkisim.timing.timeline import PS_PER_NS
 
 FAST = 1e9
 """Stands for an infinite clock or rate."""
+FREE_TENSOR = "Tensor Engine takes no time"
+FREE_VECTOR = "Vector Engine takes no time"
+FREE_SCALAR = "Scalar Engine takes no time"
+FREE_GPSIMD = "GpSimd takes no time"
+FREE_ISSUE = "DMA copies are issued without interval"
+UNLIMITED_BANDWIDTH = "DMA bandwidth is unlimited"
 UNLIMITED_MEMORY = "tiles never wait for memory to be free"
 IDEALS: Mapping[str, Mapping[str, float]] = {
-    "Tensor Engine takes no time": {"pe.clock_ghz": FAST},
-    "Vector Engine takes no time": {"dve.clock_ghz": FAST},
-    "Scalar Engine takes no time": {"act.clock_ghz": FAST, "act.table_load_ns": 0.0},
-    "GpSimd takes no time": {"pool.clock_ghz": FAST, "dma.software_descriptor_ns": 0.0},
+    FREE_TENSOR: {"pe.clock_ghz": FAST},
+    FREE_VECTOR: {"dve.clock_ghz": FAST},
+    FREE_SCALAR: {"act.clock_ghz": FAST, "act.table_load_ns": 0.0},
+    FREE_GPSIMD: {"pool.clock_ghz": FAST, "dma.software_descriptor_ns": 0.0},
     "activation tables are always loaded": {"act.table_load_ns": 0.0},
-    "DMA bandwidth is unlimited": {
+    UNLIMITED_BANDWIDTH: {
         "dma.bytes_per_ns_per_engine": FAST,
         "dma.hbm_bytes_per_ns": FAST,
     },
-    "DMA copies are issued without interval": {"dma.issue_interval_ns": 0.0},
+    FREE_ISSUE: {"dma.issue_interval_ns": 0.0},
     "DMA copies have no latency": {"dma.trigger_ns": 0.0, "dma.complete_ns": 0.0},
     "engines see each other's results at once": {"semaphore_ns": 0.0},
 }

@@ -5,7 +5,8 @@ each stream in its own order.  Each starts when the one before it on its engine 
 results that it reads are visible, and when the readers and writers of what it overwrites are done.
 A copy issued by a compute engine waits at the head of that engine's stream; Sync keeps loads and
 stores apart, so that a store that waits for its data holds no load back.  Then a copy waits for
-its queue's issue interval, for DMA engines and for HBM, which are granted in order of time.
+its queue's issue interval, for DMA engines and for HBM, which are granted in order of issue, so
+that the backlog of one queue holds no other queue back.
 Same-engine writes after reads or writes need no wait: the pipeline keeps their order, and results
 appear in order.  Source: architecture guides, Introduction to DMA.
 """
@@ -36,8 +37,6 @@ from nkisim.timing.dependence import (
 from nkisim.timing.dma import DmaState, DmaWork
 from nkisim.timing.timeline import ENGINES, PS_PER_NS, Timeline, Wait
 
-ISSUE_PS = 50 * PS_PER_NS
-"""Time that issuing a DMA takes of the issuing engine's stream."""
 SBUF_PORT, PSUM_PORT = 0, 1
 """Ports that two engines share on machines where they exclude each other."""
 _SHARERS = (
@@ -46,6 +45,9 @@ _SHARERS = (
 )
 _SCALAR = ENGINES.index(Engine.SCALAR)
 _TRACKS = 3 * ENGINE_COUNT
+COPY = -1
+"""Stands among the contenders for the first copy of a queue, where others have their wait."""
+NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class _Clock:
         self.engine_of = dma_stream[forms].tolist()
         """For each entry the engine that computes it, -1 for DMA."""
         self.semaphore = round(machine.semaphore_ns * PS_PER_NS)
+        self.issue_ps = round(machine.dma.issue_stream_ns * PS_PER_NS)
         self.descriptor_ps = round(machine.dma.software_descriptor_ns * PS_PER_NS)
         count = len(dependences.order)
         self.before = round(machine.launch_before_ns * PS_PER_NS)
@@ -152,13 +155,18 @@ class _Clock:
         self.waiting: dict[int, list[int]] = {}
         """Streams whose head waits for an entry that has not run yet."""
         self.contenders: list[tuple[int, int, int, int]] = []
-        """Heads that are ready but share a resource: (ready, entry, wait, cause)."""
+        """What runs next on a shared resource: (when, entry, wait, cause) of an instruction that
+        holds a port, (when, entry, COPY, queue) of the first copy of a DMA queue."""
+        self.dma = DmaState(machine, self.before)
+        self.copies: list[list[tuple[int, int, int, int]]] = [[] for _ in range(ENGINE_COUNT)]
+        """By queue: copies that are ready but not issued, (ready, entry, wait, cause)."""
+        self.posted = [NEVER] * ENGINE_COUNT
+        """By queue: when its first copy is issued, as it stands in `contenders`."""
 
     def run(self) -> Timeline:
         """Run all instructions."""
-        machine, priced, access = self.machine, self.priced, self.dependences.access
-        forms, waiting, contenders = self.dependences.forms, self.waiting, self.contenders
-        dma, queues = DmaState(machine, self.before), self.queues
+        machine, waiting, contenders = self.machine, self.waiting, self.contenders
+        access, forms, queues = self.dependences.access, self.dependences.forms, self.queues
         heads = [0] * STREAMS
         runnable = [s for s in range(STREAMS) if queues[s]]
         while True:
@@ -168,21 +176,14 @@ class _Clock:
             if not contenders:
                 break
             # No instruction that is still blocked can be ready before the earliest contender.
-            ready, entry, wait, cause = heappop(contenders)
-            form = forms[entry]
-            cost, lane = priced[form].dma, access[form].lane
-            if cost is None:
-                self._run_on_port(entry, ready, wait, cause)
-                runnable.append(access[form].stream)
+            when, entry, wait, cause = heappop(contenders)
+            if wait == COPY:
+                if when != self.posted[cause]:
+                    continue  # an earlier copy of the queue was posted after this one
+                entry = self._issue(cause)
             else:
-                begin, end, why, blocker = dma.transfer(lane, cost, ready, entry)
-                if why is not None:
-                    wait, cause = int(why), blocker
-                track = access[form].track
-                result = max(end + dma.complete_ps, self.visible[track])
-                self.visible[track] = result
-                self.begins[entry], self.ends[entry], self.results[entry] = begin, end, result
-                self.waits[entry], self.causes[entry] = wait, cause
+                self._run_on_port(entry, when, wait, cause)
+                runnable.append(access[forms[entry]].stream)
             if entry in waiting:
                 runnable.extend(waiting.pop(entry))
         if waiting:
@@ -199,9 +200,36 @@ class _Clock:
             launch_after_ps=round(machine.launch_after_ns * PS_PER_NS),
         )
 
+    def _post(self, queue: int) -> None:
+        """Let the first copy of a queue contend, from when the queue can issue it."""
+        ready, entry, _, _ = self.copies[queue][0]
+        when = max(ready, self.dma.issue_free[queue])
+        if when < self.posted[queue]:
+            self.posted[queue] = when
+            heappush(self.contenders, (when, entry, COPY, queue))
+
+    def _issue(self, queue: int) -> int:
+        """Issue the first copy of a queue; return its entry."""
+        ready, entry, wait, cause = heappop(self.copies[queue])
+        form = self.dependences.forms[entry]
+        work, track = self.priced[form].dma, self.dependences.access[form].track
+        assert work is not None
+        begin, end, why, blocker = self.dma.transfer(queue, work, ready, entry)
+        if why is not None:
+            wait, cause = int(why), blocker
+        result = max(end + self.dma.complete_ps, self.visible[track])
+        self.visible[track] = result
+        self.begins[entry], self.ends[entry], self.results[entry] = begin, end, result
+        self.waits[entry], self.causes[entry] = wait, cause
+        self.posted[queue] = NEVER
+        if self.copies[queue]:
+            self._post(queue)
+        return entry
+
     def _advance(self, stream: int, queue: list[int], head: int, runnable: list[int]) -> int:
         """Run a stream until its head is blocked; return the new head."""
         priced, forms, engine_of = self.priced, self.dependences.forms, self.engine_of
+        access = self.dependences.access
         edge_start, edges = self.dependences.edge_start, self.dependences.edges
         begins, ends, results = self.begins, self.ends, self.results
         waits, causes, waiting = self.waits, self.causes, self.waiting
@@ -239,9 +267,10 @@ class _Clock:
                     ready += self.descriptor_ps
                     at = ready
                 else:
-                    at = ready if stream >= ENGINE_COUNT else ready + ISSUE_PS
+                    at = ready if stream >= ENGINE_COUNT else ready + self.issue_ps
                 last = entry
-                heappush(self.contenders, (ready, entry, wait, cause))
+                heappush(self.copies[access[forms[entry]].lane], (ready, entry, wait, cause))
+                self._post(access[forms[entry]].lane)
                 continue
             if cost.ports:
                 heappush(self.contenders, (ready, entry, wait, cause))

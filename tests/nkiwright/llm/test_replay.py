@@ -213,3 +213,29 @@ async def test_row_that_was_edited_is_refused(tmp_path):
     path.write_text(path.read_text().replace('"write"', '"wrote"'))
     with pytest.raises(ConfigError, match="key does not belong"):
         ReplayModel(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("file/calls.jsonl", "Not a directory|File exists"),
+        ("folder", "cannot read the recording"),
+    ],
+    ids=["below a file", "a folder"],
+)
+def test_recording_that_cannot_be_written_is_said_before_anything_is_paid(tmp_path, name, words):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=words):
+        Recorder(Scripted(lambda *_: "a"), tmp_path / name)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+async def test_recording_on_a_full_disk_is_one_line(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    recorder = Recorder(Scripted(lambda *_: "a"), path)
+    path.symlink_to("/dev/full")
+    with pytest.raises(ModelError, match="No space left") as caught:
+        await recorder.complete(ask())
+    assert caught.value.may_be_billed
+    assert not caught.value.is_transient
