@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nkisim.machine.spec import Engine
-from nkisim.ops.table import OPS
 from nkisim.memory.placement import DEFAULT_COPIES
+from nkisim.ops.table import OPS
 from nkisim.profile.model import Profile
 from nkisim.profile.what_if import (
     FREE_GPSIMD,

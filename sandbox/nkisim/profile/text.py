@@ -53,8 +53,8 @@ def render_text(profile: Profile, *, budget_chars: int = 2400, gains: Sequence[W
     if gains:
         lines += ["", "what if (emulated time with one thing idealised, an upper bound)"]
         lines += [
-            f"  {gain.latency_ns / 1000:8.1f} us  -{100 * gain.gain_ns / profile.latency_ns:.0f} %  "
-            f"{gain.name}"
+            f"  {gain.latency_ns / 1000:8.1f} us  "
+            f"-{100 * gain.gain_ns / profile.latency_ns:.0f} %  {gain.name}"
             for gain in gains[:5]
         ]
     lines += ["", "critical path by line (us, instructions, waiting for)"]
