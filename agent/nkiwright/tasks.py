@@ -413,9 +413,14 @@ def _upcast(array: Array) -> Array:
 
 
 def _row_rms(array: Float64Array) -> Float64Array:
-    """Return the root mean square over the last axis, kept as an axis of size 1."""
-    squares: Float64Array = np.mean(np.square(array), axis=-1, keepdims=True)
-    return np.sqrt(squares)
+    """Return the root mean square of what is finite in the last axis, kept as an axis of size 1."""
+    finite = np.isfinite(array)
+    if finite.all():
+        squares: Float64Array = np.mean(np.square(array), axis=-1, keepdims=True)
+        return np.sqrt(squares)
+    total = np.sum(np.square(np.where(finite, array, 0.0)), axis=-1, keepdims=True)
+    mean: Float64Array = total / np.maximum(np.sum(finite, axis=-1, keepdims=True), 1)
+    return np.sqrt(mean)
 
 
 def _broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

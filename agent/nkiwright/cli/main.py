@@ -29,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 runs_app = typer.Typer(help="List, show and remove run folders.", no_args_is_help=True)
-tasks_app = typer.Typer(help="List tasks.", no_args_is_help=True)
+tasks_app = typer.Typer(help="List and check tasks.", no_args_is_help=True)
 config_app = typer.Typer(help="Show the settings and where they come from.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(runs_app, name="runs")
@@ -240,6 +240,53 @@ def tasks_list(
     _call(run, debug)
 
 
+@tasks_app.command("lint")
+def tasks_lint(
+    places: Annotated[
+        list[str] | None, typer.Argument(help="Tasks, or folders of tasks; default all that come.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Store the measured c in task.toml.")
+    ] = False,
+    machine: Machine = None,
+    nki: Nki = None,
+    unsafe_no_sandbox: Unsafe = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Check that a task's baseline passes its check, and that kernels that compute nothing fail."""
+
+    def run() -> int:
+        from nkiwright.evaluate.lint import lint_task, store_c
+
+        settings = _config({"machine": machine, "nki": nki}).settings
+        found = _tasks_at(places or [])
+        reports = []
+        with _sandbox(unsafe_no_sandbox) as sandbox:
+            for task in found:
+                report = lint_task(
+                    task,
+                    sandbox=sandbox,
+                    machine=settings.machine,
+                    nki=settings.nki,
+                    is_stored=not write,
+                    say=(lambda _: None) if quiet else say,
+                )
+                reports.append(report)
+                if write and not report.is_sound:
+                    say(f"{task.name}: has problems, so no c is stored")
+                elif write and report.c is not None and store_c(task.folder, report.c):
+                    say(f"{task.folder}/task.toml: c = {report.c}")
+        if as_json:
+            print_json({"schema_version": 1, "tasks": [report.to_json() for report in reports]})
+        else:
+            print_result(_lint_table(reports))
+        return ExitCode.SOLVED if all(r.is_sound for r in reports) else ExitCode.USAGE
+
+    _call(run, debug)
+
+
 @runs_app.command("list")
 def runs_list(runs_dir: RunsDir = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """List runs, oldest first."""
@@ -396,6 +443,52 @@ def _store(runs_dir: Path | None) -> Any:
     from nkiwright.store import RunStore
 
     return RunStore(_config({"runs_dir": runs_dir}).settings.runs_dir)
+
+
+def _sandbox(unsafe_no_sandbox: bool) -> Any:
+    """Return a sandbox for kernels' Python."""
+    from nkisim.worker import Sandbox, SandboxUnavailable
+    from nkiwright.errors import SandboxError
+
+    try:
+        return Sandbox(unsafe_no_sandbox=unsafe_no_sandbox)
+    except SandboxUnavailable as exc:
+        raise SandboxError(str(exc)) from exc
+
+
+def _tasks_at(places: list[str]) -> list[Any]:
+    """Load the tasks that names and folders mean; those that come with nkiwright for none."""
+    from nkiwright import tasks
+    from nkiwright.resources import data_dir
+
+    folders: list[str | Path] = []
+    for place in places or [str(data_dir("tasks"))]:
+        folders += (tasks.discover(Path(place)) if Path(place).is_dir() else ()) or [place]
+    return [tasks.load(folder) for folder in folders]
+
+
+def _lint_table(reports: Any) -> Any:
+    """Return what was found about tasks: one line each, and one more for each problem."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("task", "ratio", "worst on", "c", "stored"):
+        table.add_column(name, justify="left" if name in ("task", "worst on") else "right")
+    table.add_column("findings", overflow="fold")
+    for report in reports:
+        numbers = [
+            "–" if value is None else f"{value:.4g}"
+            for value in (report.ratio, report.c, report.stored_c)
+        ]
+        findings = [*report.problems, *(f"note: {note}" for note in report.notes)]
+        table.add_row(
+            report.task,
+            numbers[0],
+            report.family or "–",
+            *numbers[1:],
+            "\n".join(findings) or "ok",
+        )
+    return table
 
 
 def _stop_on_interrupt(interrupt: Any) -> None:

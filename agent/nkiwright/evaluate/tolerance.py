@@ -101,7 +101,8 @@ def _compare_one(
             return _refuse(f"{spec.name}: the reference itself is not finite on this input")
         return _refuse(f"{spec.name} is finite where the reference is not")
     error = np.abs(got - want)
-    unit = dtype.eps * np.broadcast_to(scale, want.shape)
+    # A scale that is not finite allows nothing: NaN would allow everything.
+    unit = dtype.eps * np.broadcast_to(np.where(np.isfinite(scale), scale, 0.0), want.shape)
     tiny = np.finfo(np.float32).tiny
     allowed_error = check.rtol * np.abs(want) + (check.c or DEFAULT_C) * unit + tiny
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -128,18 +129,24 @@ def _row_ratio(
     """
     if not output.size or scale.ndim != want.ndim or scale.shape[-1] != 1:
         return None
+    if want.ndim == 1:
+        output, want, scale = output[None], want[None], scale[None]
     unit = eps * np.broadcast_to(scale, (*want.shape[:-1], 1))
+    if not np.isfinite(unit).all():
+        return None
     rows = max(1, BLOCK_ELEMENTS // max(1, output.size // output.shape[0]))
     largest = 0.0
     for start in range(0, output.shape[0], rows):
         expected = want[start : start + rows]
         excess = output[start : start + rows].astype(np.float64)
-        excess -= expected
+        with np.errstate(invalid="ignore"):
+            excess -= expected
         np.abs(excess, out=excess)
         if rtol:
             allowed = np.abs(expected)
             allowed *= rtol
-            excess -= allowed
+            with np.errstate(invalid="ignore"):
+                excess -= allowed
         worst = excess.max(axis=-1, keepdims=True)
         if not np.isfinite(worst).all():
             return None

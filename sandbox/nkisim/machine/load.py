@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +32,7 @@ GROUPS: dict[str, type] = {
     "pool": GpSimdCosts,
     "dma": DmaCosts,
 }
+QUANTITY = ["value", "source", "confidence", "note"]
 PLAIN = ("name", "core", "generation", "calibration")
 ALIASES = {"gen2": "trn1", "inf2": "trn1", "gen3": "trn2", "gen4": "trn3"}
 
@@ -110,6 +112,7 @@ def _quantity(
 ) -> object:
     if not isinstance(data, dict) or not {"value", "source", "confidence"} <= data.keys():
         raise MachineError(f"{path.name}: {key} needs value, source and confidence")
+    _same_keys(path, f"{key}.", {"note": "", **data}, QUANTITY)
     if data["confidence"] not in get_args(Confidence):
         raise MachineError(
             f"{path.name}: {key}: confidence must be one of {', '.join(get_args(Confidence))}, "
@@ -123,9 +126,11 @@ def _quantity(
 
 def _typed(path: Path, key: str, value: object, wanted: type) -> object:
     if wanted is float and type(value) is int:
-        return float(value)
+        value = float(value)
     if type(value) is not wanted:
         raise MachineError(
             f"{path.name}: {key} must be {wanted.__name__}, got {type(value).__name__} {value!r}"
         )
+    if isinstance(value, (int, float)) and not 0 <= value < math.inf:
+        raise MachineError(f"{path.name}: {key} must be finite and not negative, got {value}")
     return value

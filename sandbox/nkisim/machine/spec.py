@@ -7,9 +7,11 @@ number comes from.  A what-if machine is a copy with fields changed (`Machine.wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from nkisim.errors import MachineError
 
 Confidence = Literal["doc", "figure", "fit", "inferred", "conflict", "assumed"]
 
@@ -206,13 +208,17 @@ class Machine:
         return 2.0 * self.limits.partitions * self.limits.stationary_free_max * self.pe.clock_ghz
 
     def with_changes(self, changes: Mapping[str, Any]) -> Machine:
-        """Return a what-if copy with dotted fields replaced, e.g. `{"dma.trigger_ns": 0.0}`."""
-        machine = self
+        """Return a what-if copy with dotted fields replaced, e.g. `{"dma.trigger_ns": 0.0}`.
+
+        Raises:
+            MachineError: There is no such field.
+        """
+        machine: Any = self
         for path, value in changes.items():
             group, _, field = path.rpartition(".")
-            if group:
-                part = replace(getattr(machine, group), **{field: value})
-                machine = replace(machine, **{group: part})
-            else:
-                machine = replace(machine, **{field: value})
-        return machine
+            part = getattr(machine, group, None) if group else machine
+            if not is_dataclass(part) or field not in {f.name for f in fields(part)}:
+                raise MachineError(f"a machine has no field {path!r}")
+            changed = replace(cast(Any, part), **{field: value})
+            machine = replace(machine, **{group: changed}) if group else changed
+        return cast(Machine, machine)

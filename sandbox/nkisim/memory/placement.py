@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nkisim.ir.access import Memory
-from nkisim.ir.program import MEMORIES, Buffer, IntColumn, Program
+from nkisim.ir.program import MEMORIES, IntColumn, Program
 from nkisim.machine.spec import Machine
 from nkisim.memory.allocator import AddressSpace, Stretch
 from nkisim.memory.liveness import LiveRanges, live_ranges
@@ -110,55 +110,57 @@ def place_tiles(
         Memory.PSUM: AddressSpace(machine.limits.psum_bytes),
     }
     columns = program.buffer_columns
-    place, address = np.zeros((2, len(program.buffers)), dtype=np.int64)
+    count = len(program.buffers)
+    place, address = [0] * count, [0] * count
     sites: dict[SiteKey, _Site] = {}
     places: dict[tuple[Memory, int, int], int] = {}
     """Place by memory, first byte and end: equal bytes are one place, whoever took them."""
     apart = 0
-    for i in np.argsort(first, kind="stable").tolist():
+    order = np.argsort(first, kind="stable").tolist()
+    begins, ends, sizes = first.tolist(), last.tolist(), _rounded(program, machine).tolist()
+    for i in order:
         buffer = program.buffers[i]
-        space = spaces.get(buffer.memory)
+        memory = buffer.memory
+        space = spaces.get(memory)
         if space is None:
             apart -= 1
-            place[i] = places.setdefault((buffer.memory, apart, apart), len(places))
+            place[i] = places.setdefault((memory, apart, apart), len(places))
             continue
-        site = sites.setdefault(_key(buffer), _Site())
+        key = (buffer.site, memory, buffer.partitions, buffer.free_size, buffer.dtype.name)
+        site = sites.get(key)
+        if site is None:
+            site = sites[key] = _Site()
         site.instances += 1
         if buffer.address is not None:
             end = buffer.address + buffer.partition_bytes
             known = len(places)
-            place[i] = places.setdefault((buffer.memory, buffer.address, end), known)
+            place[i] = places.setdefault((memory, buffer.address, end), known)
             address[i] = buffer.address
             if place[i] == known:
                 site.opened, site.bytes = site.opened + 1, site.bytes + buffer.partition_bytes
             continue
-        stretch = _choose(space, site, _rounded(buffer, machine), int(first[i]), copies)
-        stretch.busy_until = max(stretch.busy_until, int(last[i]))
-        key = (buffer.memory, stretch.address, stretch.end)
-        place[i], address[i] = places.setdefault(key, len(places)), stretch.address
+        stretch = _choose(space, site, sizes[i], begins[i], copies)
+        stretch.busy_until = max(stretch.busy_until, ends[i])
+        place[i] = places.setdefault((memory, stretch.address, stretch.end), len(places))
+        address[i] = stretch.address
+    addresses = np.array(address, dtype=np.int64)
     in_psum = columns.is_in(Memory.PSUM)
     return Placement(
         np.array(columns.memory),
-        address,
+        addresses,
         np.array(columns.pitch_bytes),
-        np.where(in_psum, address // machine.limits.psum_bank_bytes, -1),
-        place,
+        np.where(in_psum, addresses // machine.limits.psum_bank_bytes, -1),
+        np.array(place, dtype=np.int64),
         _overlaps(places),
         _describe(program, sites),
     )
 
 
-def _key(buffer: Buffer) -> SiteKey:
-    return buffer.site, buffer.memory, buffer.partitions, buffer.free_size, buffer.dtype.name
-
-
-def _rounded(buffer: Buffer, machine: Machine) -> int:
-    """Return the bytes per partition to reserve: whole banks in PSUM."""
-    size = buffer.partition_bytes
-    if buffer.memory is Memory.PSUM:
-        bank = machine.limits.psum_bank_bytes
-        return -(-size // bank) * bank
-    return size
+def _rounded(program: Program, machine: Machine) -> IntColumn:
+    """Return the bytes per partition to reserve for each buffer: whole banks in PSUM."""
+    columns, bank = program.buffer_columns, machine.limits.psum_bank_bytes
+    whole = -(-columns.pitch_bytes // bank) * bank
+    return np.where(columns.is_in(Memory.PSUM), whole, columns.pitch_bytes)
 
 
 def _choose(space: AddressSpace, site: _Site, size: int, now: int, copies: int) -> Stretch:

@@ -10,6 +10,7 @@ from nkisim.profile.what_if import WhatIf
 
 BAR = 20
 MAX_LINES = 12
+MAX_GAINS = 5
 
 
 def render_text(profile: Profile, *, budget_chars: int = 2400, gains: Sequence[WhatIf] = ()) -> str:
@@ -52,11 +53,9 @@ def render_text(profile: Profile, *, budget_chars: int = 2400, gains: Sequence[W
             lines.append(f"    -> {insight.action}{where}{_gain(insight)}")
     if gains:
         lines += ["", "what if (emulated time with one thing idealised, an upper bound)"]
-        lines += [
-            f"  {gain.latency_ns / 1000:8.1f} us  "
-            f"-{100 * gain.gain_ns / profile.latency_ns:.0f} %  {gain.name}"
-            for gain in gains[:5]
-        ]
+        for gain in gains[:MAX_GAINS]:
+            share = 100 * gain.gain_ns / profile.latency_ns
+            lines.append(f"  {gain.latency_ns / 1000:8.1f} us  -{share:.0f} %  {gain.name}")
     lines += ["", "critical path by line (us, instructions, waiting for)"]
     for cost in profile.critical_lines[:MAX_LINES]:
         lines.append(

@@ -13,6 +13,7 @@ appear in order.  Source: architecture guides, Introduction to DMA.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -146,14 +147,14 @@ class _Clock:
         self.table_load = round(machine.act.table_load_ns * PS_PER_NS)
         self.begins, self.ends = [0] * count, [-1] * count
         self.results, self.waits, self.causes = [-1] * count, [0] * count, [-1] * count
-        self.free = [self.before] * STREAMS
-        self.last = [-1] * STREAMS
         self.visible = [0] * _TRACKS
         """When the latest result of each track appears."""
         self.port_free = [[self.before] * ENGINE_COUNT for _ in _SHARERS]
         self.table: str | None = None
         self.waiting: dict[int, list[int]] = {}
         """Streams whose head waits for an entry that has not run yet."""
+        self.runnable = [stream for stream in range(STREAMS) if self.queues[stream]]
+        """Streams whose head may not be blocked."""
         self.contenders: list[tuple[int, int, int, int]] = []
         """What runs next on a shared resource: (when, entry, wait, cause) of an instruction that
         holds a port, (when, entry, COPY, queue) of the first copy of a DMA queue."""
@@ -166,13 +167,11 @@ class _Clock:
     def run(self) -> Timeline:
         """Run all instructions."""
         machine, waiting, contenders = self.machine, self.waiting, self.contenders
-        access, forms, queues = self.dependences.access, self.dependences.forms, self.queues
-        heads = [0] * STREAMS
-        runnable = [s for s in range(STREAMS) if queues[s]]
+        access, forms, runnable = self.dependences.access, self.dependences.forms, self.runnable
+        streams = [self._stream(stream) for stream in range(STREAMS)]
         while True:
             while runnable:
-                stream = runnable.pop()
-                heads[stream] = self._advance(stream, queues[stream], heads[stream], runnable)
+                next(streams[runnable.pop()], None)
             if not contenders:
                 break
             # No instruction that is still blocked can be ready before the earliest contender.
@@ -226,26 +225,26 @@ class _Clock:
             self._post(queue)
         return entry
 
-    def _advance(self, stream: int, queue: list[int], head: int, runnable: list[int]) -> int:
-        """Run a stream until its head is blocked; return the new head."""
+    def _stream(self, stream: int) -> Iterator[None]:
+        """Run a stream; yields whenever its head is blocked."""
         priced, forms, engine_of = self.priced, self.dependences.forms, self.engine_of
-        access = self.dependences.access
         edge_start, edges = self.dependences.edge_start, self.dependences.edges
         begins, ends, results = self.begins, self.ends, self.results
         waits, causes, waiting = self.waits, self.causes, self.waiting
-        at, last, semaphore = self.free[stream], self.last[stream], self.semaphore
+        access, copies, runnable = self.dependences.access, self.copies, self.runnable
         data, reuse, engine = int(Wait.DATA), int(Wait.REUSE), int(Wait.ENGINE)
-        while head < len(queue):
-            entry = queue[head]
+        at, last, semaphore = self.before, -1, self.semaphore
+        for entry in self.queues[stream]:
             ready, wait, cause = at, engine, last
-            blocked = -1
             for edge in edges[edge_start[entry] : edge_start[entry + 1]]:
                 other, kind = edge >> KIND_BITS, edge & KIND_MASK
-                when = results[other]
-                if when < 0:
-                    blocked = other
-                    break
-                producer = engine_of[other]
+                while results[other] < 0:
+                    if other in waiting:
+                        waiting[other].append(stream)
+                    else:
+                        waiting[other] = [stream]
+                    yield
+                when, producer = results[other], engine_of[other]
                 if producer >= 0:
                     if kind == AFTER_READER:
                         when = ends[other]
@@ -254,13 +253,7 @@ class _Clock:
                 if when > ready:
                     ready, cause = when, other
                     wait = data if kind == DATA else reuse
-            if blocked >= 0:
-                if blocked in waiting:
-                    waiting[blocked].append(stream)
-                else:
-                    waiting[blocked] = [stream]
-                break
-            head += 1
+            last = entry
             cost = priced[forms[entry]]
             if cost.dma is not None:
                 if cost.dma.is_software_generated:
@@ -268,28 +261,25 @@ class _Clock:
                     at = ready
                 else:
                     at = ready if stream >= ENGINE_COUNT else ready + self.issue_ps
-                last = entry
-                heappush(self.copies[access[forms[entry]].lane], (ready, entry, wait, cause))
-                self._post(access[forms[entry]].lane)
+                queue = access[forms[entry]].lane
+                heappush(copies[queue], (ready, entry, wait, cause))
+                self._post(queue)
                 continue
             if cost.ports:
                 heappush(self.contenders, (ready, entry, wait, cause))
-                break
+                yield
+                at = ends[entry]
+                continue
             extra = 0
             if cost.table is not None and cost.table != self.table:
                 self.table, extra = cost.table, self.table_load
             at = ready + cost.interval_ps + extra
-            result = ready + cost.latency_ps + extra
-            if result < self.visible[stream]:
-                result = self.visible[stream]
-            self.visible[stream] = result
-            begins[entry], ends[entry], results[entry] = ready, at, result
+            visible = max(ready + cost.latency_ps + extra, self.visible[stream])
+            self.visible[stream] = visible
+            begins[entry], ends[entry], results[entry] = ready, at, visible
             waits[entry], causes[entry] = wait, cause
-            last = entry
             if entry in waiting:
-                runnable.extend(waiting.pop(entry))
-        self.free[stream], self.last[stream] = at, last
-        return head
+                runnable += waiting.pop(entry)
 
     def _run_on_port(self, entry: int, ready: int, wait: int, cause: int) -> None:
         """Run an instruction that shares a port with another engine."""
@@ -309,6 +299,5 @@ class _Clock:
             self.port_free[port][stream] = end
         result = max(begin + cost.latency_ps + extra, self.visible[stream])
         self.visible[stream] = result
-        self.free[stream], self.last[stream] = end, entry
         self.begins[entry], self.ends[entry], self.results[entry] = begin, end, result
         self.waits[entry], self.causes[entry] = wait, cause

@@ -18,7 +18,7 @@ from tests.nkisim.kernels import (
 from nkisim.profile.chrome import chrome_trace
 from nkisim.profile.insights import insights
 from nkisim.profile.text import render_text
-from nkisim.profile.what_if import UNLIMITED_MEMORY, what_if
+from nkisim.profile.what_if import FREE_ISSUE, UNLIMITED_MEMORY, what_if
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,8 @@ def test_bytes_and_flops_are_counted_exactly(matmul):
     loads = 2 * 2 * 4 * (128 * 128 + 128 * 512) * 4
     stores = 256 * 1024 * 4
     assert matmul.hbm_bytes == loads + stores
+    assert matmul.work.hbm_read_bytes == loads
+    assert matmul.work.hbm_written_bytes == stores
     assert matmul.work.flops == 2.0 * 256 * 1024 * 512
     assert matmul.work.dma_count == 2 * 2 * 4 * 2 + 2 * 2
 
@@ -58,6 +60,7 @@ def test_json_round_trips(matmul):
     data = json.loads(json.dumps(matmul.to_json()))
     assert data["schema_version"] == 1
     assert data["latency_ns"] == matmul.latency_ns
+    assert data["hbm_read_bytes"] + data["hbm_written_bytes"] == data["hbm_bytes"]
 
 
 def test_chrome_trace_has_every_instruction_once(matmul, tmp_path):
@@ -143,3 +146,52 @@ def test_stores_that_hold_back_the_engine_that_issues_them_are_pointed_out():
 
     assert is_said(_stores_from(nisa.engine.scalar))
     assert not is_said(_stores_from(nisa.engine.sync))
+
+
+def test_transposes_count_for_the_hardware_but_not_for_the_model():
+    def kernel(a):
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        x = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+        y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+        turned = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.psum)
+        nisa.dma_copy(dst=x, src=a)
+        nisa.nc_transpose(dst=turned, data=x, engine=nisa.engine.tensor)
+        nisa.tensor_copy(dst=y, src=turned)
+        nisa.dma_copy(dst=out, src=y)
+        return out
+
+    found = profile(kernel, tensor((128, 128), "bfloat16"))
+    assert found.mfu == 0
+    peak_flops = 79e12 * found.latency_ns * 1e-9
+    assert found.hfu == pytest.approx(2 * 128**3 / peak_flops, rel=0.01)
+
+
+def test_matrix_products_count_for_both(matmul):
+    assert matmul.hfu == matmul.mfu > 0
+
+
+def test_a_starved_tensor_engine_is_pointed_out_with_the_load(matmul):
+    def is_said(found):
+        return [
+            i for i in insights(found, limit=9) if "tensor engine waits for loads" in i.condition
+        ]
+
+    assert "dma_copy" in _source_of(matmul, is_said(matmul)[0].line)
+    busy = profile(hoisted_matmul, tensor((1024, 1024)), tensor((1024, 1024)))
+    assert not is_said(busy)
+
+
+def _source_of(found, line):
+    return next(str(s.place.text) for s in found.program.sites if str(s.place) == line)
+
+
+def test_what_if_puts_numbers_on_insights_and_into_the_text(matmul):
+    gains = what_if(matmul.program, matmul.machine)
+    by_name = {gain.name: gain.gain_ns for gain in gains}
+    first = insights(matmul, gains=gains)[0]
+    assert first.gain_ns == by_name[FREE_ISSUE] > 0
+    assert insights(matmul)[0].gain_ns is None
+    text = render_text(matmul, gains=gains, budget_chars=4000)
+    assert f"at most {first.gain_ns / 1000:.1f} us" in text
+    assert FREE_ISSUE in text
+    assert "what if" not in render_text(matmul)

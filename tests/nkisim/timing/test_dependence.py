@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.nkisim import toy
 from tests.nkisim.toy import HBM, SBUF, Toy
@@ -205,6 +205,46 @@ def test_every_byte_is_read_after_it_is_written_and_overwritten_after_it_is_read
                 assert result[j] >= result[i], (i, j)
             if reads[i] & writes[j]:
                 assert result[j] > end[i] or start[j] >= start[i], (i, j)
+
+
+@st.composite
+def accesses(draw, size):
+    """An offset, counts and strides that stay inside `size` elements."""
+    rank = draw(st.integers(1, 4))
+    counts = [draw(st.integers(1, 5)) for _ in range(rank)]
+    strides = [draw(st.sampled_from([-64, -16, -1, 0, 1, 2, 3, 7, 16, 64])) for _ in range(rank)]
+    low = sum(min(0, (c - 1) * s) for c, s in zip(counts, strides, strict=True))
+    high = sum(max(0, (c - 1) * s) for c, s in zip(counts, strides, strict=True))
+    assume(high - low < size)
+    offset = draw(st.integers(-low, size - 1 - high))
+    return offset, tuple(counts), tuple(strides)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(accesses(1024), min_size=1, max_size=4), st.sampled_from([SBUF, HBM]))
+def test_a_box_holds_every_byte_that_its_access_touches(found, memory):
+    build = Toy()
+    tensor = build.buffer(memory, (16, 64))
+    source = build.buffer(HBM, (16, 64))
+    for offset, counts, strides in found:
+        view = replace(tensor, offset=offset, counts=counts, strides=strides)
+        build.emit("dma_copy", dst=view, src=replace(source, counts=counts, strides=strides))
+    program = build.build()
+    boxes = boxes_of(program, place_tiles(program, MACHINE))
+    # HBM has no rows of its own: the pitch is the smallest outermost stride in use.
+    pitches = [max((abs(s) for c, s in zip(n, t, strict=True) if c > 1), default=0)
+               for _, n, t in found]  # fmt: skip
+    pitch = 4 * (64 if memory is SBUF else min([p for p in pitches if p > 1], default=1 << 50))
+    for i, (offset, counts, strides) in enumerate(found):
+        index = np.array([offset])
+        for count, stride in zip(counts, strides, strict=True):
+            index = (index[:, None] + np.arange(count) * stride).reshape(-1)
+        k = int(program.operand_start[i])
+        row, byte = index * 4 // pitch, index * 4 % pitch
+        assert (boxes.row_start[k] <= row).all()
+        assert (row < boxes.row_end[k]).all()
+        assert (boxes.byte_start[k] <= byte).all()
+        assert (byte + 4 <= boxes.byte_end[k]).all()
 
 
 def _edges(build, *, machine=MACHINE, executed=None):

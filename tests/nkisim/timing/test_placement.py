@@ -79,6 +79,7 @@ def test_psum_tiles_take_whole_banks_and_hbm_stays_apart():
     placement = place_tiles(build.build(), toy.MACHINE)
     assert placement.address.tolist() == [0, 0, 2048]
     assert placement.bytes.tolist() == [32, 128, 32]
+    assert placement.bank.tolist() == [0, -1, 1]
     assert not placement.overlaps
 
 

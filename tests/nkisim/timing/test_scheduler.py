@@ -80,6 +80,46 @@ def test_two_queues_issue_faster_than_one():
     assert two < 0.7 * one
 
 
+@pytest.mark.parametrize("backlog", [1, 50])
+def test_the_backlog_of_one_queue_does_not_hold_back_another(backlog):
+    def kernel(a):
+        out = nl.ndarray((128, 4), dtype=a.dtype, buffer=nl.shared_hbm)
+        for i in range(backlog):
+            tile = nl.ndarray((128, 4), dtype=a.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=tile, src=a[i * 128 : i * 128 + 128, :])
+        other = nl.ndarray((128, 4), dtype=a.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=other, src=a[0:128, :], engine=nisa.engine.scalar)
+        nisa.dma_copy(dst=out, src=other, engine=nisa.engine.scalar)
+        return out
+
+    found = profile(kernel, tensor((6400, 4)))
+    timeline, machine = found.timeline, found.machine
+    copy_ns = (timeline.result_ps[backlog] - timeline.launch_before_ps) / 1000
+    alone_ns = machine.dma.trigger_ns + machine.dma.complete_ns
+    assert alone_ns < copy_ns < alone_ns + machine.dma.issue_interval_ns
+
+
+def test_copies_of_several_queues_share_the_bandwidth():
+    def kernel_of(engines):
+        def kernel(a):
+            out = nl.ndarray((128, 4), dtype=a.dtype, buffer=nl.shared_hbm)
+            for i in range(8):
+                tile = nl.ndarray((128, 4096), dtype=a.dtype, buffer=nl.sbuf)
+                rows = slice(i * 128, i * 128 + 128)
+                nisa.dma_copy(dst=tile, src=a[rows, :], engine=engines[i % len(engines)])
+            nisa.dma_copy(dst=out, src=tile[:, 0:4])
+            return out
+
+        return profile(kernel, tensor((1024, 4096)))
+
+    one = kernel_of([nisa.engine.sync])
+    three = kernel_of([nisa.engine.sync, nisa.engine.scalar, nisa.engine.gpsimd])
+    moving_ns = one.machine.transfer_ns(1024 * 4096 * 4)
+    for found in (one, three):
+        loads = found.timeline.end_ps[:8].max() - found.timeline.launch_before_ps
+        assert moving_ns <= loads / 1000 < moving_ns * 1.05 + found.machine.dma.trigger_ns
+
+
 def test_float32_matmul_takes_four_times_the_tensor_engine_of_bfloat16():
     def tensor_ns(dtype):
         found = profile(hoisted_matmul, tensor((512, 512), dtype), tensor((512, 1024), dtype))
