@@ -112,6 +112,7 @@ def trace_bundle(
     stand_ins: bool = True,
     cold: bool = False,
     allow_unwritten_reads: bool = False,
+    allow_overflow: bool = False,
 ) -> TraceResult:
     """Trace a kernel from text, in `sandbox` if one is given, else in this process.
 
@@ -128,6 +129,7 @@ def trace_bundle(
         stand_ins: Whether missing host-only modules become inert stand-ins.
         cold: Use a fresh process instead of the fork server.
         allow_unwritten_reads: Let the kernel read fresh memory, which holds poison.
+        allow_overflow: Let more tiles live at one time than fit on chip.
 
     Raises:
         KernelError: The kernel breaks a rule.
@@ -158,7 +160,12 @@ def trace_bundle(
         raise _error(answer.diagnostic)
     assert answer.program is not None
     program = decode(answer.program)
-    validate(program, machine, allow_unwritten_reads=allow_unwritten_reads)
+    validate(
+        program,
+        machine,
+        allow_unwritten_reads=allow_unwritten_reads,
+        allow_overflow=allow_overflow,
+    )
     return TraceResult(program, answer.program, answer.diagnostics, stdout, layers)
 
 

@@ -1,4 +1,4 @@
-"""`nkisim check|run|profile FILE:ENTRY ARGS…`: the emulator from the command line.
+"""`nkisim check|run|profile|trace FILE:ENTRY ARGS…`, `nkisim calibrate`: the command line.
 
 Results go to stdout, everything else to stderr.  Exit codes: 0 fine, 1 the kernel is wrong,
 2 usage, 4 nkisim or its sandbox failed.
@@ -18,9 +18,11 @@ import numpy as np
 
 from nkisim import api
 from nkisim._version import __version__
-from nkisim.dtypes import lookup
+from nkisim.calibrate.errors import CalibrationError
+from nkisim.dtypes import DType, lookup
 from nkisim.errors import DiagnosticError, MachineError, NkisimError
 from nkisim.profile.chrome import write_chrome_trace
+from nkisim.profile.latency import latency_text
 from nkisim.profile.text import render_text
 from nkisim.sources import SourceNotFound
 
@@ -76,7 +78,39 @@ def parser() -> argparse.ArgumentParser:
                 action="store_true",
                 help="also print where each allocation site's tiles live",
             )
+    _add_calibrate(commands)
     return root
+
+
+def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "fit the machines' constants on measured kernels, or score predictions against them"
+    sub = commands.add_parser("calibrate", help=text, description=text[0].upper() + text[1:] + ".")
+    sub.add_argument("--measured", required=True, metavar="FILE.csv", help="published figures")
+    sub.add_argument("--kernels", required=True, metavar="DIR", help="folder of repositories")
+    sub.add_argument(
+        "--bindings",
+        metavar="FILE.toml",
+        help="which kernel and arguments each figure belongs to; default: nkisim's own",
+    )
+    sub.add_argument(
+        "--machine", action="append", metavar="NAME", help="trn1 or trn2; default: both"
+    )
+    sub.add_argument("--score", action="store_true", help="only score, fit nothing")
+    sub.add_argument(
+        "--report",
+        metavar="FILE.md",
+        help="write the full report, pictures beside it",
+    )
+    sub.add_argument(
+        "--write-machines", action="store_true", help="write fitted constants to the machine files"
+    )
+    sub.add_argument("--cache", metavar="DIR", help="keep traced kernels here")
+    sub.add_argument(
+        "--in-process",
+        action="store_true",
+        help="run the kernels' Python in this process, without the sandbox",
+    )
+    sub.add_argument("--debug", action="store_true", help="show tracebacks")
 
 
 class UsageError(NkisimError):
@@ -90,15 +124,28 @@ def parse_argument(text: str, rng: np.random.Generator) -> object:
             return np.load(text[1:], allow_pickle=False)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read {text[1:]!r}: {error}") from None
+    tensor = parse_tensor(text)
+    if tensor is None:
+        return parse_value(text)
+    shape, dtype = tensor
+    if dtype.is_integer:
+        return rng.integers(0, 2 if dtype.kind == "bool" else 100, shape).astype(dtype.storage)
+    return rng.standard_normal(shape, dtype=np.float32).astype(dtype.storage)
+
+
+def parse_tensor(text: str) -> tuple[tuple[int, ...], DType] | None:
+    """Return shape and dtype if `text` describes a tensor, such as `bfloat16[512,2048]`."""
     tensor = _TENSOR.match(text)
-    if tensor:
-        dtype = lookup(tensor[1])
-        if dtype is None:
-            raise UsageError(f"{tensor[1]!r} in {text!r} is not an NKI dtype")
-        shape = tuple(int(n) for n in tensor[2].split(",") if n.strip())
-        if dtype.is_integer:
-            return rng.integers(0, 2 if dtype.kind == "bool" else 100, shape).astype(dtype.storage)
-        return rng.standard_normal(shape, dtype=np.float32).astype(dtype.storage)
+    if tensor is None:
+        return None
+    dtype = lookup(tensor[1])
+    if dtype is None:
+        raise UsageError(f"{tensor[1]!r} in {text!r} is not an NKI dtype")
+    return tuple(int(n) for n in tensor[2].split(",") if n.strip()), dtype
+
+
+def parse_value(text: str) -> object:
+    """Turn an argument that is no tensor into a kernel argument."""
     if re.match(r"^(nl|nisa)\.\w[\w.]*$", text):
         return api.symbol(text)
     if lookup(text) is not None:
@@ -124,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         return _dispatch(options)
-    except (UsageError, MachineError, SourceNotFound) as error:
+    except (UsageError, MachineError, SourceNotFound, CalibrationError) as error:
         return _fail(error, 2, options.debug)
     except DiagnosticError as error:
         if options.json:
@@ -148,6 +195,10 @@ def _fail(error: Exception, code: int, debug: bool) -> int:
 
 
 def _dispatch(options: argparse.Namespace) -> int:
+    if options.command == "calibrate":
+        from nkisim.calibrate.command import run
+
+        return run(options)
     path, entry = _split(options.kernel)
     if not Path(path).is_file():
         raise UsageError(f"kernel file {path!r} does not exist")
@@ -233,7 +284,8 @@ def _run(options: argparse.Namespace, result: api.RunResult) -> int:
             f"output {i}: {row['dtype']}{row['shape']}  mean {row['mean']:.6g}  "
             f"min {row['min']:.6g}  max {row['max']:.6g}"
         )
-    print(f"emulated latency: {result.profile.latency_ns / 1000:,.2f} us")
+    profile = result.profile
+    print(f"emulated latency: {latency_text(profile.latency_ns, profile.machine)}")
     return 0
 
 

@@ -98,6 +98,7 @@ MACHINE = spec.Machine(
     semaphore_ns=1,
     launch_before_ns=0,
     launch_after_ns=0,
+    latency_band=0.0,
     stride_penalty_bytes=16,
     shared_ports_exclusive=False,
     calibration="a toy",

@@ -31,6 +31,7 @@ def validate(
     ops: OpTable | None = None,
     *,
     allow_unwritten_reads: bool = False,
+    allow_overflow: bool = False,
 ) -> None:
     """Check `program` against the rules of `machine`.
 
@@ -39,6 +40,7 @@ def validate(
         machine: Whose limits hold.
         ops: The op table; None for nkisim's own.
         allow_unwritten_reads: Let instructions read fresh memory, which holds poison.
+        allow_overflow: Let more tiles live at one time than fit on chip.
 
     Raises:
         KernelError: The kernel breaks a rule.
@@ -55,7 +57,8 @@ def validate(
     access = slot_access(program, ops)
     Accesses(program, machine, ops, access).check()
     check_hbm(program, machine)
-    check_capacity(program, machine)
+    if not allow_overflow:
+        check_capacity(program, machine)
     if not program.loops:
         check_written(program, access, allow_unwritten_reads=allow_unwritten_reads)
 

@@ -172,6 +172,8 @@ class Machine:
     """Fixed time before the first instruction."""
     launch_after_ns: float
     """Fixed time after the last one."""
+    latency_band: float
+    """Two of three kernels run within this share of their emulated latency; 0 if unknown."""
     stride_penalty_bytes: int
     """An innermost stride of at least this many bytes halves the port rate."""
     shared_ports_exclusive: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nkisim.profile.insights import Insight, insights
+from nkisim.profile.latency import latency_text
 from nkisim.profile.model import Profile
 from nkisim.profile.what_if import WhatIf
 
@@ -23,7 +24,7 @@ def render_text(profile: Profile, *, budget_chars: int = 2400, gains: Sequence[W
     """
     machine = profile.machine
     lines = [
-        f"emulated latency {profile.latency_ns / 1000:,.2f} us on {machine.name} "
+        f"emulated latency {latency_text(profile.latency_ns, machine)} on {machine.name} "
         f"({machine.calibration}), launch {profile.launch_ns / 1000:.0f} us included",
         f"bound by {profile.binding}; MFU {100 * profile.mfu:.1f} %, "
         f"MBU {100 * profile.mbu:.1f} %; {len(profile.timeline):,} instructions, "

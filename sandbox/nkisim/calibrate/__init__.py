@@ -1,0 +1,1 @@
+"""Fits the machine's constants on measured kernels, and reports how far to trust them."""
