@@ -36,6 +36,7 @@ from nkisim.machine.load import load_machine
 from nkisim.machine.spec import Machine
 from nkisim.profile.model import Profile, profile_program
 from nkisim.sources import Bundle, collect
+from nkisim.timing.reorder import Schedule
 from nkisim.worker import ChildAnswer, Sandbox
 
 TRACE_TARGET = "nkisim.frontend.trace:trace_request"
@@ -217,6 +218,7 @@ def _finish(
     diagnostics: tuple[Diagnostic, ...],
     stdout: str,
     layers: tuple[str, ...],
+    order: Schedule | None = None,
 ) -> RunResult:
     execution = execute_program(program, arrays)
     for number, values in execution.written_arguments.items():
@@ -228,7 +230,7 @@ def _finish(
             )
         given[...] = values.reshape(given.shape)
     executed = None if execution.trips is None else execution.trips.executed
-    profile = profile_program(program, machine, executed=executed)
+    profile = profile_program(program, machine, executed=executed, order=order)
     notes = (*diagnostics, *execution.warnings)
     return RunResult(execution.outputs, profile, program, notes, stdout, layers)
 
@@ -245,6 +247,7 @@ def run_file(
     isolated: bool = True,
     search_path: Sequence[str | Path] = (),
     wall_seconds: float = 120.0,
+    order: Schedule | None = None,
 ) -> RunResult:
     """Run a kernel of a file on arrays and return outputs, emulated profile and Program.
 
@@ -260,6 +263,8 @@ def run_file(
         isolated: Trace in a sandboxed child; False runs the kernel's Python in this process.
         search_path: Folders that the file may import from.
         wall_seconds: Limit for tracing.
+        order: Time the instructions in `program` order or as a `list` scheduler orders them;
+            default: as the kernel's compiler does.
 
     Returns:
         The result; kernels that write into their arguments have done so in the arrays given.
@@ -285,7 +290,15 @@ def run_file(
         if sandbox is not None:
             sandbox.close()
     arrays = _tensor_arguments(args, kwargs or {})
-    return _finish(traced.program, target, arrays, traced.diagnostics, traced.stdout, traced.layers)
+    return _finish(
+        traced.program,
+        target,
+        arrays,
+        traced.diagnostics,
+        traced.stdout,
+        traced.layers,
+        order,
+    )
 
 
 def run_kernel(

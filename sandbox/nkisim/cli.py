@@ -25,6 +25,7 @@ from nkisim.profile.chrome import write_chrome_trace
 from nkisim.profile.latency import latency_text
 from nkisim.profile.text import render_text
 from nkisim.sources import SourceNotFound
+from nkisim.timing.reorder import SCHEDULES
 
 ARGUMENT_HELP = """\
 Arguments are given in the order of the kernel's parameters:
@@ -69,6 +70,14 @@ def parser() -> argparse.ArgumentParser:
         )
         sub.add_argument("--json", action="store_true", help="print one JSON object")
         sub.add_argument("--debug", action="store_true", help="show tracebacks")
+        if name in ("run", "profile"):
+            sub.add_argument(
+                "--schedule",
+                choices=SCHEDULES,
+                default=None,
+                help="time instructions in program order, or as a list scheduler orders them; "
+                "default: as the kernel's compiler does",
+            )
         if name == "run":
             sub.add_argument("--save", metavar="FILE.npz", help="save the outputs")
         if name == "profile":
@@ -94,6 +103,12 @@ def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     )
     sub.add_argument(
         "--machine", action="append", metavar="NAME", help="trn1 or trn2; default: both"
+    )
+    sub.add_argument(
+        "--schedule",
+        choices=SCHEDULES,
+        default=None,
+        help="whose order of instructions to time; default: as each kernel's compiler does",
     )
     sub.add_argument("--score", action="store_true", help="only score, fit nothing")
     sub.add_argument(
@@ -219,6 +234,8 @@ def _dispatch(options: argparse.Namespace) -> int:
     }
     if options.command == "check":
         return _check(options, path, entry, args, kwargs, settings)
+    if options.command in ("run", "profile"):
+        settings["order"] = options.schedule
     result = api.run_file(path, entry, args, kwargs, **settings)
     for diagnostic in result.diagnostics:
         print(diagnostic, file=sys.stderr)

@@ -21,6 +21,7 @@ from nkisim.calibrate.programs import Tracer
 from nkisim.errors import NkisimError
 from nkisim.machine.load import FOLDER, load_machine
 from nkisim.machine.spec import Machine
+from nkisim.timing.reorder import Schedule
 
 ROWS = Path(__file__).with_name("rows.toml")
 """nkisim's own bindings."""
@@ -39,6 +40,8 @@ class Options:
     score_only: bool = False
     cache: Path | None = None
     isolated: bool = True
+    schedule: Schedule | None = None
+    """Whose order of instructions to time; None for that of each kernel's compiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def _trace(
                 report(f"{i}: {failed[i]}")
                 continue
             family = binding.family or row.kernel
-            cases.append(Case(row, binding, name, family, traced))
+            cases.append(Case(row, binding, name, family, traced, options.schedule))
             report(f"{i}: traced")
     finally:
         tracer.close()
@@ -228,6 +231,7 @@ def run(options: argparse.Namespace) -> int:
         score_only=options.score,
         cache=Path(options.cache) if options.cache else None,
         isolated=not options.in_process,
+        schedule=options.schedule,
     )
     found = calibrate(chosen, report=lambda line: print(line, file=sys.stderr))  # noqa: T201
     sys.stdout.write(report.text(found))

@@ -91,15 +91,26 @@ class Fitter:
         return self._known[key]
 
     def jacobian(self, point: Floats) -> Floats:
-        """Return the change of each prediction's logarithm with each constant's."""
-        base = self.predictions(point)
-        columns = []
-        for i in range(len(self.constants)):
-            step = PROBE if point[i] + PROBE <= self.high[i] else -PROBE
-            moved = point.copy()
-            moved[i] += step
-            columns.append((self.predictions(moved) - base) / step)
-        return np.stack(columns, axis=1) if columns else np.zeros((len(base), 0))
+        """Return the change of each prediction's logarithm with each constant's.
+
+        Lists are scheduled for `point`; the order of instructions stays while constants move.
+        """
+        steps = [
+            PROBE if x + PROBE <= high else -PROBE for x, high in zip(point, self.high, strict=True)
+        ]
+        moved = []
+        for i, step in enumerate(steps):
+            there = point.copy()
+            there[i] += step
+            moved.append(self.at(there))
+        found = np.zeros((len(self.cases), len(steps)))
+        here = self.at(point)
+        for row, case in enumerate(self.cases):
+            base = math.log(case.predict(here))
+            for column, machine in enumerate(moved):
+                change = math.log(case.predict(machine, replan=False)) - base
+                found[row, column] = change / steps[column]
+        return found
 
     def weights(self, used: Sequence[int]) -> Floats:
         """Return the weight of each used case: families count by the root of their size."""

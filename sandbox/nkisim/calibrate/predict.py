@@ -6,7 +6,7 @@ Dependences are found once; asking again with other constants only runs the cloc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -20,6 +20,7 @@ from nkisim.memory.placement import place_tiles
 from nkisim.ops.registry import Cost
 from nkisim.ops.table import OPS
 from nkisim.timing.dependence import Dependences, dependences_of
+from nkisim.timing.reorder import Schedule, default_schedule, list_order
 from nkisim.timing.scheduler import simulate
 from nkisim.timing.timeline import PS_PER_NS, Timeline
 
@@ -49,32 +50,45 @@ class Case:
     family: str
     traced: Traced | None
     """None for a constant or a transfer."""
+    schedule: Schedule | None = None
+    """Whose order of instructions is timed; None for that of the kernel's compiler."""
     dependences: Dependences | None = None
-    _known: dict[Machine, float] = field(default_factory=dict)
+    planned_for: Machine | None = None
+    """For which machine the instructions were ordered."""
 
     @property
     def is_scored(self) -> bool:
         """Whether it enters scores."""
         return self.row.counts and self.traced is not None
 
-    def predict(self, machine: Machine) -> float:
-        """Return the emulated figure in microseconds."""
+    def predict(self, machine: Machine, *, replan: bool = True) -> float:
+        """Return the emulated figure in microseconds; `replan` as for `timeline`."""
         constant, transfer = self.binding.constant, self.binding.transfer_bytes
         if constant is not None:
             return _constant(machine, constant) / NS_PER_US
         if transfer is not None:
             return transfer / machine.dma.bytes_per_ns_per_engine / NS_PER_US
-        return self._measure(self.timeline(machine), machine) / NS_PER_US
+        return self._measure(self.timeline(machine, replan=replan), machine) / NS_PER_US
 
-    def timeline(self, machine: Machine) -> Timeline:
-        """Return the schedule on `machine`."""
+    def timeline(self, machine: Machine, *, replan: bool = True) -> Timeline:
+        """Return the schedule on `machine`.
+
+        Args:
+            machine: The machine.
+            replan: Whether a list scheduler orders the instructions anew for this machine; else
+                the order stays that of the machine asked for before.
+        """
         assert self.traced is not None
-        if self.dependences is None:
-            placement = place_tiles(self.traced.program, machine)
-            self.dependences = dependences_of(
-                self.traced.program, machine, OPS, placement, executed=self.traced.executed
-            )
-        return simulate(self.traced.program, machine, OPS, self.dependences)
+        program, executed = self.traced.program, self.traced.executed
+        chosen = default_schedule(program) if self.schedule is None else self.schedule
+        is_planned = chosen == "program" or self.planned_for == machine or not replan
+        if self.dependences is None or not is_planned:
+            placement = place_tiles(program, machine)
+            if chosen == "list":
+                executed = list_order(program, machine, OPS, placement, executed=executed)
+                self.planned_for = machine
+            self.dependences = dependences_of(program, machine, OPS, placement, executed=executed)
+        return simulate(program, machine, OPS, self.dependences)
 
     def _measure(self, timeline: Timeline, machine: Machine) -> float:
         latency = timeline.latency_ps / PS_PER_NS

@@ -16,6 +16,7 @@ from nkisim.memory.liveness import live_ranges
 from nkisim.memory.placement import Placement, place_tiles
 from nkisim.ops.registry import Cost, DmaCost, OpTable
 from nkisim.ops.table import OPS
+from nkisim.timing.reorder import Schedule, default_schedule, list_order
 from nkisim.timing.scheduler import schedule
 from nkisim.timing.timeline import ENGINES, PS_PER_NS, Timeline, Wait
 
@@ -72,6 +73,8 @@ class Profile:
     program: Program
     timeline: Timeline
     placement: Placement
+    schedule: Schedule
+    """Whose order of instructions was timed: the program's or that of a list scheduler."""
     work: Work
     busy: dict[str, float]
     """Share of the latency without launch cost that each resource is busy; `dma bandwidth` is that
@@ -124,7 +127,9 @@ class Profile:
             "emulated": True,
             "machine": self.machine.name,
             "calibration": self.machine.calibration,
+            "schedule": self.schedule,
             "latency_ns": self.latency_ns,
+            "latency_band": self.machine.latency_band,
             "launch_ns": self.launch_ns,
             "binding": self.binding,
             "busy": self.busy,
@@ -160,6 +165,7 @@ def profile_program(
     *,
     executed: IntColumn | None = None,
     ops: OpTable = OPS,
+    order: Schedule | None = None,
 ) -> Profile:
     """Time a Program and work out where the time goes.
 
@@ -168,9 +174,13 @@ def profile_program(
         machine: The machine to time it on.
         executed: Instruction numbers in executed order, where the device runs loops.
         ops: The op table.
+        order: Whose order of instructions to time; None for the one of the kernel's compiler.
     """
     live = live_ranges(program)
     placement = place_tiles(program, machine, live=live)
+    chosen = default_schedule(program) if order is None else order
+    if chosen == "list":
+        executed = list_order(program, machine, ops, placement, executed=executed)
     timeline = schedule(program, machine, ops, executed=executed, placement=placement)
     work = _work(program, machine, ops, timeline)
     latency_ns = timeline.latency_ps / PS_PER_NS
@@ -182,6 +192,7 @@ def profile_program(
         program=program,
         timeline=timeline,
         placement=placement,
+        schedule=chosen,
         work=work,
         busy=_busy(timeline, work, max(1.0, latency_ns - launch_ns)),
         waits=_waits(timeline),

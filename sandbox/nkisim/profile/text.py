@@ -25,7 +25,8 @@ def render_text(profile: Profile, *, budget_chars: int = 2400, gains: Sequence[W
     machine = profile.machine
     lines = [
         f"emulated latency {latency_text(profile.latency_ns, machine)} on {machine.name} "
-        f"({machine.calibration}), launch {profile.launch_ns / 1000:.0f} us included",
+        f"({machine.calibration}), launch {profile.launch_ns / 1000:.0f} us included"
+        + (", reordered by a list scheduler" if profile.schedule == "list" else ""),
         f"bound by {profile.binding}; MFU {100 * profile.mfu:.1f} %, "
         f"MBU {100 * profile.mbu:.1f} %; {len(profile.timeline):,} instructions, "
         f"{profile.work.dma_count:,} DMAs of {_mean_kib(profile):.1f} KiB on average, "
