@@ -17,6 +17,9 @@ from nkisim.memory.psum import crosses_bank
 from nkisim.memory.sbuf import is_legal_start, legal_starts
 from nkisim.ops.registry import OpTable
 
+QUADRANT = 32
+"""Partitions of a quadrant."""
+
 
 class Accesses:
     """All operand accesses of a Program as columns."""
@@ -67,6 +70,13 @@ class Accesses:
             ]
             or [False]
         )
+        self.quadrant_starts = per_slot(lambda o: 0)
+        for i, operand in enumerate(operands):
+            number = int(form_of_slot[i])
+            param = ops[program.forms[number].op].param(operand.param)
+            if param is not None and param.quadrant_starts and not operand.is_index:
+                self.has_partition_rule[i] = False
+                self.quadrant_starts[i] = sum(1 << start for start in param.quadrant_starts)
         self.is_matmul_result = np.array(
             [
                 o.memory is Memory.PSUM
@@ -107,6 +117,10 @@ class Accesses:
         ruled = self.has_partition_rule[slot] & ~self.is_indexed[slot]
         start = start + columns.start_partition[buffer]
         self._first(ruled & ~is_legal_start(start, self.partitions[slot]), self._wrong_start)
+        starts = self.quadrant_starts[slot]
+        if starts.any():
+            wrong = (starts != 0) & ((starts >> (start % QUADRANT)) & 1 == 0)
+            self._first(wrong, self._wrong_quadrant_start)
         if self.machine.generation <= 3:
             address = np.maximum(columns.address[buffer], 0)
             crossing = crosses_bank(address, first, last - 1, self.machine.limits.psum_bank_bytes)
@@ -171,6 +185,19 @@ class Accesses:
             got=str(operand),
             allowed=f"start partition {', '.join(map(str, legal))}",
             hint="put the rows at a legal start partition, or move them with nisa.dma_copy",
+        )
+
+    def _wrong_quadrant_start(self, at: int, form: Form, operand: Operand) -> KernelError:
+        starts = int(self.quadrant_starts[int(self.slot[at])])
+        legal = [n for n in range(QUADRANT) if starts >> n & 1]
+        buffer = self.program.buffers[int(self.buffer[at])]
+        return KernelError(
+            "NKS108",
+            f"{form.op}: {operand.role} starts at partition "
+            f"{self._place_in(at)[0] + buffer.start_partition}",
+            got=str(operand),
+            allowed=f"partition {', '.join(map(str, legal))} of a quadrant of {QUADRANT}",
+            hint="slice the tile at one of these rows",
         )
 
     def _bank(self, at: int, form: Form, operand: Operand) -> KernelError:

@@ -434,8 +434,9 @@ class _RunOnce:
         if not self.is_proven:
             for p, slot in enumerate(slots):
                 if slot.writes and not slot.is_register and flags[buffers[k + p]] is not None:
-                    view = self.written.view(buffers[k + p], slot.pattern, offsets[k + p])
-                    self.mark(buffers[k + p], view, None)
+                    for pattern, shift in slot.parts:
+                        view = self.written.view(buffers[k + p], pattern, offsets[k + p] + shift)
+                        self.mark(buffers[k + p], view, None)
         if planned.writes_psum:
             self.note_results(slots)
 
@@ -460,8 +461,11 @@ class _RunOnce:
 
     def check_written(self, planned: PlannedForm, position: int, buffer: int, offset: int) -> None:
         """Raise if operand `position` reads unwritten elements."""
-        missing = self.written.missing(buffer, planned.slots[position].pattern, offset)
-        if missing is None:
+        for pattern, shift in planned.slots[position].parts:
+            missing = self.written.missing(buffer, pattern, offset + shift)
+            if missing is not None:
+                break
+        else:
             return
         error = unwritten_read(
             self.program, planned.form.op, planned.form.operands[position], buffer, missing

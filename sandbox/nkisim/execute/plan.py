@@ -41,6 +41,8 @@ class Slot:
     """One operand of a form, ready for making views."""
 
     pattern: Pattern
+    parts: tuple[tuple[Pattern, int], ...]
+    """What is touched: patterns, and their offsets in bytes from the operand's."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """In bytes."""
@@ -190,6 +192,10 @@ def _plan_form(form: Form, ops: OpTable, access: SlotAccess, first: int) -> Plan
     slots = tuple(
         Slot(
             operand.pattern,
+            tuple(
+                (part.pattern, part.offset * operand.dtype.itemsize)
+                for part in access.parts[first + position]
+            ),
             operand.pattern.counts,
             tuple(stride * operand.dtype.itemsize for stride in operand.pattern.strides),
             operand.dtype.storage,

@@ -7,10 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nkisim.ir.access import Memory
+from nkisim.ir.access import Memory, Pattern
 from nkisim.ir.program import Form, Program
 from nkisim.machine.spec import Engine
 from nkisim.ops.registry import OpSpec, OpTable
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an operand that is touched whole."""
+
+    pattern: Pattern
+    offset: int
+    """From the operand's first element, in elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +31,9 @@ class SlotAccess:
     accumulates: npt.NDArray[np.bool_]
     """Matmul results in PSUM, to which a later matmul adds."""
     is_conditional: npt.NDArray[np.bool_]
-    """Writes that may leave elements untouched: rows out of bounds are skipped."""
+    """Writes that may leave elements untouched: rows out of bounds, or not for the instruction."""
+    parts: tuple[tuple[Part, ...], ...]
+    """What each operand touches."""
 
 
 def access_of(spec: OpSpec, form: Form, position: int) -> str:
@@ -39,12 +50,29 @@ def access_of(spec: OpSpec, form: Form, position: int) -> str:
     return access
 
 
+def parts_of(spec: OpSpec, form: Form, position: int) -> tuple[Part, ...]:
+    """Return what operand `position` touches: all of it, or some of its partitions."""
+    operand = form.operands[position]
+    param = spec.param(operand.param)
+    pattern = operand.pattern
+    if operand.is_index or param is None or param.rows is None:
+        return (Part(pattern, 0),)
+    return tuple(
+        Part(
+            Pattern((count, *pattern.counts[1:]), pattern.strides, pattern.dtype),
+            first * pattern.strides[0],
+        )
+        for first, count in param.rows(form, operand)
+    )
+
+
 def slot_access(program: Program, ops: OpTable) -> SlotAccess:
     """Work out the access of every operand of every form."""
     reads: list[bool] = []
     writes: list[bool] = []
     accumulates: list[bool] = []
     conditional: list[bool] = []
+    parts: list[tuple[Part, ...]] = []
     for form in program.forms:
         spec = ops[form.op]
         skips = any(o.index is not None and o.index.is_skip for o in form.operands)
@@ -55,10 +83,14 @@ def slot_access(program: Program, ops: OpTable) -> SlotAccess:
             reads.append("r" in access)
             writes.append("w" in access)
             accumulates.append("w" in access and adds and operand.memory is Memory.PSUM)
-            conditional.append("w" in access and skips)
+            touched = parts_of(spec, form, position)
+            is_partial = len(touched) != 1 or touched[0].pattern != operand.pattern
+            conditional.append(is_partial or ("w" in access and skips))
+            parts.append(touched)
     return SlotAccess(
         np.array(reads, dtype=np.bool_),
         np.array(writes, dtype=np.bool_),
         np.array(accumulates, dtype=np.bool_),
         np.array(conditional, dtype=np.bool_),
+        tuple(parts),
     )

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from nkisim.execute.coverage import Coverage, Flags, elements
 from nkisim.ir.access import Pattern
+from nkisim.ops.random_lanes import GPSIMD_WORDS, VECTOR_WORDS, Lanes
 
 
 class DeviceState:
@@ -32,7 +33,8 @@ class DeviceState:
         self.scalar_accumulator: npt.NDArray[np.float32] = np.zeros(128, dtype=np.float32)
         self.vector_accumulator: npt.NDArray[np.float32] = np.zeros(128, dtype=np.float32)
         self.registers: npt.NDArray[np.int64] = np.zeros(max(1, registers), dtype=np.int64)
-        self.random = np.random.Generator(np.random.Philox(seed))
+        self.vector_random = Lanes(VECTOR_WORDS, seed)
+        self.gpsimd_random = Lanes(GPSIMD_WORDS, seed + 1)
         self.results = results
         self.resolved: dict[int, int] = {}
         """Byte offsets of the current instruction's operands with a run-time index."""

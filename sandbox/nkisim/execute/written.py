@@ -62,7 +62,6 @@ def _replay(
 ) -> None:
     """Go through the accesses to tracked buffers in program order."""
     slots, flags = program.slots, coverage.flags
-    patterns = [operand.pattern for operand in slots]
     sizes = [operand.dtype.itemsize for operand in slots]
     reads, writes = access.reads.tolist(), access.writes.tolist()
     pending: list[tuple[int, Flags]] = []
@@ -83,16 +82,16 @@ def _replay(
             current = instruction
         if flags[b] is None:
             continue
-        if reads[s] and not allow_unwritten_reads:
-            missing = coverage.missing(b, patterns[s], offset * sizes[s])
+        for part in access.parts[s] if reads[s] and not allow_unwritten_reads else ():
+            missing = coverage.missing(b, part.pattern, (offset + part.offset) * sizes[s])
             if missing is not None:
                 form = program.forms[int(program.form[instruction])]
                 operand = form.operands[entry - int(program.operand_start[instruction])]
                 raise located(
                     program, unwritten_read(program, form.op, operand, b, missing), instruction
                 )
-        if writes[s]:
-            view = coverage.view(b, patterns[s], offset * sizes[s])
+        for part in access.parts[s] if writes[s] else ():
+            view = coverage.view(b, part.pattern, (offset + part.offset) * sizes[s])
             if view is not None:
                 pending.append((b, view))
     for number, seen in pending:

@@ -67,8 +67,6 @@ DMA_CAST: Final = "NKS308"
 ONE_ELEMENT: Final = "NKS405"
 """A register instruction needs exactly one element."""
 
-PACKED: Final = "NKS507"
-"""Packed MX dtypes are not emulated."""
 NOT_EMULATED: Final = "NKS508"
 """This mode of the instruction is not emulated."""
 

@@ -29,7 +29,8 @@ NAME: Final = Param(name="name", kind=ParamKind.LABEL, default=None)
 OLD_DTYPE: Final = Param(name="dtype", kind=ParamKind.LABEL, default=None, until="0.3")
 """Result dtype of the first generation; kernels of the 0.1 and 0.2 dialects still pass it."""
 ENGINE: Final = Param(name="engine", kind=ParamKind.ENGINE, default=None)
-REDUCE_CMDS: Final = ("idle", "reset", "reduce", "reset_reduce", "load_reduce")
+SCALAR_REDUCE_CMDS: Final = ("idle", "reset", "reduce", "reset_reduce")
+REDUCE_CMDS: Final = (*SCALAR_REDUCE_CMDS, "load_reduce")
 
 
 def page(name: str) -> str:
@@ -131,6 +132,15 @@ def stage(form: Form, op: str, operand: str, *, is_reversed: bool, rank: int) ->
     return lambda x, views, out: function(x, other(views), out=out)
 
 
+def reduce_free(op: str, values: F32) -> Any:
+    """Reduce [P, N] along the free axis to [P]; of equal magnitudes the last one counts."""
+    if op not in ("abs_max", "abs_min"):
+        return alu.REDUCTIONS[op].reduce(values, axis=-1)
+    backwards = np.abs(values[:, ::-1])
+    at = backwards.argmax(axis=1) if op == "abs_max" else backwards.argmin(axis=1)
+    return values[np.arange(len(values)), values.shape[1] - 1 - at]
+
+
 def accumulate(
     registers: F32, command: str, op: str, values: Any, *, identity: float, initial: Any = 0.0
 ) -> None:
@@ -150,8 +160,8 @@ def accumulate(
     if command == "reset":
         registers[:p] = identity
         return
-    function = alu.REDUCTIONS[op]
-    reduced = function.reduce(values.reshape(p, -1), axis=-1)
+    function: Any = alu.ARITHMETIC[op]
+    reduced = reduce_free(op, values.reshape(p, -1))
     if command == "reset_reduce":
         registers[:p] = reduced if identity in (0.0, 1.0) else function(identity, reduced)
     elif command == "load_reduce":

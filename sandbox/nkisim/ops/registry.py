@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from nkisim.dtypes import Array
 from nkisim.ir.access import Memory
-from nkisim.ir.program import AttrValue, Form
+from nkisim.ir.program import AttrValue, Form, Operand
 from nkisim.machine.spec import Engine, Machine
+from nkisim.ops.random_lanes import Lanes
 
 ON_CHIP: Final = (Memory.SBUF, Memory.PSUM)
 SBUF_ONLY: Final = (Memory.SBUF,)
@@ -48,6 +49,10 @@ class ParamKind(StrEnum):
     """`name=` and scheduling hints without effect on values; dropped."""
 
 
+Rows = Callable[[Form, Operand], tuple[tuple[int, int], ...]]
+"""Gives the partitions of an operand that an instruction touches as (first, count) runs."""
+
+
 class Required(StrEnum):
     """Marks a parameter without default."""
 
@@ -74,6 +79,10 @@ class Param:
     """First NKI version that has it."""
     until: str | None = None
     """First NKI version that no longer has it."""
+    rows: Rows | None = None
+    """For tensors: which partitions are touched, if not all of them."""
+    quadrant_starts: tuple[int, ...] = ()
+    """For tensors: legal first partitions inside a quadrant of 32, instead of the rule by size."""
 
     @property
     def is_tensor(self) -> bool:
@@ -89,7 +98,10 @@ class State(Protocol):
     vector_accumulator: npt.NDArray[np.float32]
     """[128]: VectorE's accumulate registers."""
     registers: npt.NDArray[np.int64]
-    random: np.random.Generator
+    vector_random: Lanes
+    """VectorE's random number generators."""
+    gpsimd_random: Lanes
+    """GpSimd's."""
 
     def psum_accumulates(self, position: int) -> bool | npt.NDArray[np.bool_]:
         """Say where operand `position` of the current instruction holds a matmul result already.

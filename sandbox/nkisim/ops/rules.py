@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from nkisim.errors import KernelError, UnsupportedError
+from nkisim.errors import KernelError
 from nkisim.ir.access import Memory
 from nkisim.ir.program import Form, Operand
 from nkisim.machine.spec import Engine, Machine
@@ -29,20 +29,48 @@ NEWEST_HINTS: Final = {
 }
 
 
-def check_operands(form: Form, machine: Machine, params: Sequence[Param]) -> None:
-    """Check what holds for every operand of a compute instruction: place, size, rank, dtype."""
-    check_packed(form)
+def check_operands(
+    form: Form, machine: Machine, params: Sequence[Param], *, packed: Sequence[str] = ()
+) -> None:
+    """Check what holds for every operand of a compute instruction: place, size, rank, dtype.
+
+    Args:
+        form: The form.
+        machine: Whose limits hold.
+        params: Of the instruction.
+        packed: Operands that may be of a packed MX dtype.
+    """
+    check_choices(form, params)
+    check_packed(form, packed)
     check_memories(form, params)
     check_partitions(form, machine)
     check_rank(form, machine)
     check_gpsimd_sbuf(form)
 
 
-def check_elementwise(form: Form, machine: Machine, params: Sequence[Param], *roles: str) -> None:
+def check_elementwise(
+    form: Form,
+    machine: Machine,
+    params: Sequence[Param],
+    *roles: str,
+    packed: Sequence[str] = (),
+) -> None:
     """Check an instruction whose operands `roles` agree element by element."""
-    check_operands(form, machine, params)
+    check_operands(form, machine, params, packed=packed)
     check_same_partitions(form, *roles)
     check_same_free(form, *roles)
+
+
+def check_choices(form: Form, params: Sequence[Param]) -> None:
+    """Refuse an op or enum member that the instruction does not know."""
+    for param in params:
+        value = form.attr(param.name)
+        if param.choices and value is not None and value not in param.choices:
+            raise KernelError(
+                codes.OP,
+                f"{form.op}: {param.name}={value} is not supported by this instruction",
+                allowed=", ".join(param.choices),
+            )
 
 
 def check_partitions(form: Form, machine: Machine) -> None:
@@ -224,12 +252,15 @@ def check_rank(form: Form, machine: Machine) -> None:
             )
 
 
-def check_packed(form: Form) -> None:
-    """Say that packed MX dtypes are not emulated."""
+def check_packed(form: Form, allowed: Sequence[str] = ()) -> None:
+    """Refuse packed MX dtypes outside of the instructions that know them."""
     for operand in tensor_operands(form):
-        if operand.dtype.kind == "packed":
-            raise UnsupportedError(
-                codes.PACKED, f"{form.op} on packed dtype {operand.dtype} is not emulated yet"
+        if operand.dtype.kind == "packed" and operand.role not in allowed:
+            raise refuse_dtype(
+                form,
+                operand,
+                "plain dtypes; nc_matmul_mx, copies, and memset to 0 take packed ones",
+                f"view the bits as integers: .view(nl.uint{operand.dtype.itemsize * 8})",
             )
 
 

@@ -20,7 +20,7 @@ from nkisim.ops.operands import (
     DST,
     NAME,
     OLD_DTYPE,
-    REDUCE_CMDS,
+    SCALAR_REDUCE_CMDS,
     accumulate,
     is_immediate,
     owns_result,
@@ -30,6 +30,7 @@ from nkisim.ops.operands import (
     read_column,
 )
 from nkisim.ops.registry import Cost, OpSpec, Param, ParamKind, Run, State
+from nkisim.ops.scalar_activate2 import ACTIVATE2
 
 K = ParamKind
 OP = Param(name="op", kind=K.OP, choices=tuple(ACTIVATIONS))
@@ -44,7 +45,7 @@ ACTIVATION_PARAMS = (
     SCALE,
     Param(name="reduce_op", kind=K.OP, default=None, choices=("add",)),
     Param(name="reduce_res", kind=K.TENSOR, default=None, access="w"),
-    Param(name="reduce_cmd", kind=K.ENUM, default="idle", choices=REDUCE_CMDS),
+    Param(name="reduce_cmd", kind=K.ENUM, default="idle", choices=SCALAR_REDUCE_CMDS),
     NAME,
     OLD_DTYPE,
 )
@@ -76,12 +77,6 @@ def _check(form: Form, machine: Machine) -> None:
             f"{machine.core}",
             allowed="a tile (P, 1)",
             hint="nisa.memset a (P, 1) tile and pass it as bias",
-        )
-    if form.attr("reduce_cmd") == "load_reduce":
-        raise KernelError(
-            codes.OP,
-            f"{form.op}: reduce_cmd=load_reduce belongs to the Vector Engine",
-            allowed="idle, reset, reduce, reset_reduce",
         )
 
 
@@ -191,5 +186,5 @@ ACTIVATION_REDUCE = OpSpec(
     cost=_cost,
 )
 
-SPECS: tuple[OpSpec, ...] = (ACTIVATION, ACTIVATION_REDUCE)
+SPECS: tuple[OpSpec, ...] = (ACTIVATION, ACTIVATION_REDUCE, ACTIVATE2)
 """Rows of the Scalar Engine."""

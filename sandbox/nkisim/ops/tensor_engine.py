@@ -82,10 +82,9 @@ def _check_matmul(form: Form, machine: Machine) -> None:
             "that has it on the free axis",
         )
     limits = machine.limits
-    for operand, limit in (
-        (stationary, limits.stationary_free_max),
-        (moving, limits.moving_free_max),
-    ):
+    is_short = dst.dtype.name == "bfloat16" and machine.generation >= 4
+    widest = limits.moving_free_max * (2 if is_short else 1)
+    for operand, limit in ((stationary, limits.stationary_free_max), (moving, widest)):
         if operand.free_size > limit:
             raise KernelError(
                 codes.FREE_SIZE_LIMIT,

@@ -30,7 +30,9 @@ COPY_PARAMS = (DST, Param(name="src", kind=K.TENSOR), ENGINE, NAME, OLD_DTYPE)
 
 
 def _check_tensor_copy(form: Form, machine: Machine) -> None:
-    rules.check_elementwise(form, machine, COPY_PARAMS, "dst", "src")
+    rules.check_elementwise(form, machine, COPY_PARAMS, "dst", "src", packed=("dst", "src"))
+    if "packed" in (form["dst"].dtype.kind, form["src"].dtype.kind):
+        rules.check_same_dtype(form, "dst", "src")
     if form.engine is Engine.SCALAR and machine.generation < 3:
         raise rules.refuse_engine(
             form,
@@ -44,7 +46,7 @@ def _copy(form: Form) -> Run:
     dst, src = position(form, "dst"), position(form, "src")
     dtype, shape = form["dst"].dtype, form["dst"].shape
     # The Scalar Engine copies through float32; the others move bits.
-    moves_bits = form.engine is not Engine.SCALAR or dtype.is_float
+    moves_bits = form.engine is not Engine.SCALAR or not dtype.is_integer
     if dtype == form["src"].dtype and moves_bits:
         if shape == form["src"].shape:
 
@@ -86,6 +88,44 @@ TENSOR_COPY = OpSpec(
     compile=_copy,
     cost=_cost_copy,
 )
+
+# -- copies at a run-time offset --------------------------------------------------------------
+
+
+def _check_dynamic(form: Form, machine: Machine) -> None:
+    _check_tensor_copy(form, machine)
+    role = "dst" if form.op.endswith("dst") else "src"
+    index = form[role].index
+    if index is None:
+        raise KernelError(
+            codes.VALUE,
+            f"{form.op}: {role} has no run-time index",
+            got=str(form[role]),
+            allowed=f"{role} indexed by a one-element tile or a register",
+            hint="use nisa.tensor_copy for a fixed place",
+        )
+
+
+def _dynamic_copy(name: str, side: str) -> OpSpec:
+    return OpSpec(
+        name=name,
+        params=COPY_PARAMS,
+        engines=TENSOR_COPY.engines,
+        summary=f"tensor_copy whose {side} lies at a place known at run time; gone since NKI 0.4.",
+        semantics="dst = src",
+        rules=(f"{side} has a run-time index", "otherwise as tensor_copy"),
+        example=f"nisa.{name}(dst={'room[:, nl.ds(r, 64)]' if side == 'dst' else 'part'}, "
+        f"src={'room[:, nl.ds(r, 64)]' if side == 'src' else 'part'})",
+        source=page(name),
+        check=_check_dynamic,
+        compile=_copy,
+        cost=_cost_copy,
+        until="0.4",
+    )
+
+
+TENSOR_COPY_DYNAMIC_SRC = _dynamic_copy("tensor_copy_dynamic_src", "src")
+TENSOR_COPY_DYNAMIC_DST = _dynamic_copy("tensor_copy_dynamic_dst", "dst")
 
 # -- memset -------------------------------------------------------------------------------------
 
@@ -346,6 +386,8 @@ RECIPROCAL = OpSpec(
 
 SPECS: tuple[OpSpec, ...] = (
     TENSOR_COPY,
+    TENSOR_COPY_DYNAMIC_SRC,
+    TENSOR_COPY_DYNAMIC_DST,
     MEMSET,
     TENSOR_COPY_PREDICATED,
     NC_STREAM_SHUFFLE,

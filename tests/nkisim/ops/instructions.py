@@ -15,6 +15,7 @@ from nkisim.ir.access import Memory, Pattern
 from nkisim.ir.program import AttrValue, Form, Operand
 from nkisim.machine.load import load_machine
 from nkisim.machine.spec import Engine, Machine
+from nkisim.ops.random_lanes import GPSIMD_WORDS, VECTOR_WORDS, Lanes
 from nkisim.ops.registry import REQUIRED, Cost, DmaCost, Param, ParamKind
 from nkisim.ops.table import OPS
 
@@ -36,7 +37,8 @@ class FakeState:
         default_factory=lambda: np.zeros(128, dtype=np.float32)
     )
     registers: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(8, dtype=np.int64))
-    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    vector_random: Lanes = field(default_factory=lambda: Lanes(VECTOR_WORDS, 0))
+    gpsimd_random: Lanes = field(default_factory=lambda: Lanes(GPSIMD_WORDS, 0))
 
     def psum_accumulates(self, position: int) -> bool | npt.NDArray[np.bool_]:
         return self.psum

@@ -424,11 +424,18 @@ def test_newest_ops_run_on_v4(op, dtype):
     assert out.tolist() == ([[-3, -4]] if op == "abs_max" else [[2, 1]])
 
 
-def test_packed_dtypes_are_unsupported_not_wrong():
-    packed = Tile(np.zeros((4, 4), dtype=np.uint32), dtype=DTYPES["float8_e4m3fn_x4"])
-    with pytest.raises(UnsupportedError) as error:
-        call("tensor_copy", dst=packed, src=packed)
-    assert error.value.code == codes.PACKED
+def test_packed_dtypes_are_copied_and_not_computed_with():
+    bits = np.arange(16, dtype=np.uint32).reshape(4, 4) * 0x01010101
+    source = Tile(bits, dtype=DTYPES["float8_e4m3fn_x4"])
+    copied = Tile(np.zeros_like(bits), dtype=DTYPES["float8_e4m3fn_x4"])
+    call("tensor_copy", dst=copied, src=source)
+    assert np.array_equal(copied.view, bits)
+    with pytest.raises(KernelError) as error:
+        call("tensor_copy", dst=t(4, 4), src=source)
+    assert error.value.code == codes.DTYPES_DIFFER
+    with pytest.raises(KernelError) as error:
+        call("reciprocal", dst=t(4, 4), data=source)
+    assert error.value.code == codes.DTYPE
 
 
 def test_double_row_is_unsupported_not_wrong():

@@ -25,11 +25,13 @@ Tile = NkiTensor
 Operand = Any  # a tile or a number, as kernels pass either
 
 
-def _isa(name: str, /, *args: object, **kwargs: object) -> None:
+def isa(name: str, /, *args: object, **kwargs: object) -> None:
+    """Emit an instruction of `nki.isa`."""
     current().instructions.isa[name](*args, **kwargs)
 
 
-def _dtype(value: object, default: DType) -> DType:
+def dtype_or(value: object, default: DType) -> DType:
+    """Return the dtype that `value` names, or `default` for None."""
     if value is None:
         return default
     found = lookup(value)
@@ -38,11 +40,13 @@ def _dtype(value: object, default: DType) -> DType:
     return found
 
 
-def _new(shape: Sequence[int], dtype: DType, memory: str = "sbuf") -> Tile:
+def new_tile(shape: Sequence[int], dtype: DType, memory: str = "sbuf") -> Tile:
+    """Allocate a tile for a result."""
     return current().allocate(tuple(shape), dtype, REGIONS[memory])
 
 
-def _tile(value: object, what: str) -> Tile:
+def require_tile(value: object, what: str) -> Tile:
+    """Return `value`, which must be a tile on chip."""
     if not isinstance(value, NkiTensor):
         raise KernelError("NKS602", f"nl.{what} takes a tile, got {type(value).__name__}")
     if value.memory is Memory.HBM:
@@ -94,7 +98,7 @@ def full(
         )
     tile = current().allocate(shape, element, region, name=name)
     value = int(fill_value) if tile.dtype.is_integer else float(fill_value)
-    _isa("memset", dst=tile, value=value)
+    isa("memset", dst=tile, value=value)
     return tile
 
 
@@ -135,10 +139,10 @@ def shared_identity_matrix(
     n: int, dtype: object = "uint8", dst: Tile | None = None, **_: object
 ) -> Tile:
     """Return an SBUF tile [n, n] that holds the identity matrix."""
-    element = _dtype(dtype, DTYPES["uint8"])
+    element = dtype_or(dtype, DTYPES["uint8"])
     source = current().add_constant(np.eye(n).astype(element.storage), element)
-    tile = _new((n, n), element) if dst is None else dst
-    _isa("dma_copy", dst=tile, src=source)
+    tile = new_tile((n, n), element) if dst is None else dst
+    isa("dma_copy", dst=tile, src=source)
     return tile
 
 
@@ -147,38 +151,38 @@ def shared_identity_matrix(
 
 def load(src: Tile, dtype: object = None, mask: object = None, **_: object) -> Tile:
     """Copy a view of HBM into a new SBUF tile; one dimension becomes [P, 1]."""
-    _refuse_mask(mask)
+    refuse_mask(mask)
     view = src.expand_dim(1) if src.ndim == 1 else src
-    tile = _new(view.shape, _dtype(dtype, src.dtype))
-    _isa("dma_copy", dst=tile, src=view)
+    tile = new_tile(view.shape, dtype_or(dtype, src.dtype))
+    isa("dma_copy", dst=tile, src=view)
     return tile
 
 
 def store(dst: Tile, value: Operand, mask: object = None, **_: object) -> None:
     """Copy a tile into a view of HBM."""
-    _refuse_mask(mask)
+    refuse_mask(mask)
     if isinstance(value, NkiTensor) and value.memory is Memory.PSUM:
         value = copy(value, dtype=dst.dtype)
     view = dst
     if isinstance(value, NkiTensor) and dst.ndim == 1 and value.ndim == 2:
         view = dst.expand_dim(1) if value.shape[1] == 1 else dst.expand_dim(0)
-    _isa("dma_copy", dst=view, src=value)
+    isa("dma_copy", dst=view, src=value)
 
 
 def load_transpose2d(src: Tile, dtype: object = None, mask: object = None, **_: object) -> Tile:
     """Copy a view [a, b] of HBM into a new SBUF tile [b, a]."""
-    _refuse_mask(mask)
+    refuse_mask(mask)
     rows, columns = src.shape
-    tile = _new((columns, rows), _dtype(dtype, src.dtype))
-    _isa("dma_transpose", dst=tile, src=src)
+    tile = new_tile((columns, rows), dtype_or(dtype, src.dtype))
+    isa("dma_transpose", dst=tile, src=src)
     return tile
 
 
 def copy(src: Tile, dtype: object = None, mask: object = None, **_: object) -> Tile:
     """Copy a tile into a new SBUF tile."""
-    _refuse_mask(mask)
-    tile = _new(src.shape, _dtype(dtype, src.dtype))
-    _isa("dma_copy" if src.memory is Memory.HBM else "tensor_copy", dst=tile, src=src)
+    refuse_mask(mask)
+    tile = new_tile(src.shape, dtype_or(dtype, src.dtype))
+    isa("dma_copy" if src.memory is Memory.HBM else "tensor_copy", dst=tile, src=src)
     return tile
 
 
@@ -196,8 +200,8 @@ def broadcast_to(src: Tile, shape: Sequence[int] | None = None, **_: object) -> 
     repeated = NkiTensor(
         view.storage, view.offset, wanted, (0, *view.strides[1:]), view.dtype, view.index
     )
-    tile = _new(wanted, src.dtype)
-    _isa("dma_copy", dst=tile, src=repeated)
+    tile = new_tile(wanted, src.dtype)
+    isa("dma_copy", dst=tile, src=repeated)
     return tile
 
 
@@ -211,7 +215,8 @@ def static_cast(data: Tile, dtype: object) -> Tile:
     return copy(data, dtype=dtype)
 
 
-def _refuse_mask(mask: object) -> None:
+def refuse_mask(mask: object) -> None:
+    """Say that masks are not emulated."""
     if mask is not None:
         raise UnsupportedError("NKS502", "mask= is not emulated yet", hint="clamp the last tile")
 
@@ -221,32 +226,32 @@ def _refuse_mask(mask: object) -> None:
 REVERSIBLE = {"add", "multiply", "maximum", "minimum", "equal", "not_equal", "logical_and"}
 
 
-def _binary(name: str, x: Operand, y: Operand, dtype: object) -> Tile:
+def binary(name: str, x: Operand, y: Operand, dtype: object) -> Tile:
     """Emit x op y, choosing tensor_tensor or tensor_scalar by the shapes."""
     if name == "divide":
         return _divide(x, y, dtype)
     if not isinstance(x, NkiTensor):
-        tile = _tile(y, name)
-        result = _new(tile.shape, _dtype(dtype, tile.dtype))
-        _isa("tensor_scalar", dst=result, data=tile, op0=name, operand0=x, reverse0=True)
+        tile = require_tile(y, name)
+        result = new_tile(tile.shape, dtype_or(dtype, tile.dtype))
+        isa("tensor_scalar", dst=result, data=tile, op0=name, operand0=x, reverse0=True)
         return result
-    x = _tile(x, name)
+    x = require_tile(x, name)
     if not isinstance(y, NkiTensor):
-        result = _new(x.shape, _dtype(dtype, x.dtype))
-        _isa("tensor_scalar", dst=result, data=x, op0=name, operand0=y)
+        result = new_tile(x.shape, dtype_or(dtype, x.dtype))
+        isa("tensor_scalar", dst=result, data=x, op0=name, operand0=y)
         return result
-    y = _tile(y, name)
+    y = require_tile(y, name)
     x_column, y_column = _is_column(x), _is_column(y)
     wide = y if x_column and not y_column else x
-    result = _new(wide.shape, _dtype(dtype, wide.dtype))
+    result = new_tile(wide.shape, dtype_or(dtype, wide.dtype))
     if y_column and not x_column:
-        _isa("tensor_scalar", dst=result, data=x, op0=name, operand0=_column(y))
+        isa("tensor_scalar", dst=result, data=x, op0=name, operand0=_column(y))
     elif x_column and not y_column:
-        _isa("tensor_scalar", dst=result, data=y, op0=name, operand0=_column(x), reverse0=True)
+        isa("tensor_scalar", dst=result, data=y, op0=name, operand0=_column(x), reverse0=True)
     else:
         if x.memory is y.memory is Memory.PSUM:
             x = copy(x)
-        _isa("tensor_tensor", dst=result, data1=x, data2=y, op=name)
+        isa("tensor_tensor", dst=result, data1=x, data2=y, op=name)
     return result
 
 
@@ -261,25 +266,26 @@ def _column(tile: Tile) -> Tile:
 
 def _divide(x: Operand, y: Operand, dtype: object) -> Tile:
     if not isinstance(y, NkiTensor):
-        return _binary("multiply", x, 1.0 / float(y), dtype)
-    inverse = _new(y.shape, DTYPES["float32"])
-    _isa("reciprocal", dst=inverse, data=_tile(y, "divide"))
-    return _binary("multiply", x, inverse, dtype if dtype is not None else y.dtype)
+        return binary("multiply", x, 1.0 / float(y), dtype)
+    inverse = new_tile(y.shape, DTYPES["float32"])
+    isa("reciprocal", dst=inverse, data=require_tile(y, "divide"))
+    return binary("multiply", x, inverse, dtype if dtype is not None else y.dtype)
 
 
-def _unary(name: str, x: Operand, dtype: object) -> Tile:
-    tile = _tile(x, name)
-    result = _new(tile.shape, _dtype(dtype, tile.dtype))
+def unary(name: str, x: Operand, dtype: object) -> Tile:
+    """Emit a function of one tile."""
+    tile = require_tile(x, name)
+    result = new_tile(tile.shape, dtype_or(dtype, tile.dtype))
     if name == "negative":
-        _isa("tensor_scalar", dst=result, data=tile, op0="multiply", operand0=-1.0)
+        isa("tensor_scalar", dst=result, data=tile, op0="multiply", operand0=-1.0)
     elif name == "reciprocal":
-        _isa("reciprocal", dst=result, data=tile)
+        isa("reciprocal", dst=result, data=tile)
     elif name in ("invert", "logical_not"):
         ones_mask = -1 if name == "invert" else 1
         op = "bitwise_xor" if name == "invert" else "logical_xor"
-        _isa("tensor_scalar", dst=result, data=tile, op0=op, operand0=ones_mask)
+        isa("tensor_scalar", dst=result, data=tile, op0=op, operand0=ones_mask)
     else:
-        _isa("activation", dst=result, op=name, data=tile)
+        isa("activation", dst=result, op=name, data=tile)
     return result
 
 
@@ -338,7 +344,6 @@ UNARY_NAMES = [
     "logical_not",
 ]
 TOKEN_NAMES = ("bypass", "average", "prelu")
-SIMULATOR_ONLY = ("cos", "tan", "ceil", "floor", "trunc", "fmod", "mod", "dropout", "rand")
 
 
 def binary_function(name: str) -> Callable[..., Tile]:
@@ -347,8 +352,8 @@ def binary_function(name: str) -> Callable[..., Tile]:
     def call(
         x: Operand, y: Operand, dtype: object = None, mask: object = None, **_: object
     ) -> Tile:
-        _refuse_mask(mask)
-        return _binary(name, x, y, dtype)
+        refuse_mask(mask)
+        return binary(name, x, y, dtype)
 
     return call
 
@@ -357,8 +362,8 @@ def unary_function(name: str) -> Callable[..., Tile]:
     """Return the callable behind `nl.<name>(x)`."""
 
     def call(x: Operand, dtype: object = None, mask: object = None, **_: object) -> Tile:
-        _refuse_mask(mask)
-        return _unary(name, x, dtype)
+        refuse_mask(mask)
+        return unary(name, x, dtype)
 
     return call
 
@@ -371,10 +376,11 @@ def _axes(x: Tile, axis: Operand) -> list[int]:
     return sorted(int(a) % x.ndim for a in items)
 
 
-def _reduce(
+def reduce_free(
     op: str, x: Operand, axis: object, dtype: object, keepdims: bool, *, scale: float | None = None
 ) -> Tile:
-    tile = _tile(x, op)
+    """Emit a reduction over trailing free dimensions, times `scale`."""
+    tile = require_tile(x, op)
     axes = _axes(tile, axis)
     if not axes or axes[0] == 0 or axes != list(range(axes[0], tile.ndim)):
         raise KernelError(
@@ -384,11 +390,11 @@ def _reduce(
         )
     kept = tile.shape[: axes[0]]
     shape = (*kept, *([1] * len(axes))) if keepdims or len(kept) < 2 else kept
-    result = _new(shape if len(shape) > 1 else (*shape, 1), _dtype(dtype, tile.dtype))
+    result = new_tile(shape if len(shape) > 1 else (*shape, 1), dtype_or(dtype, tile.dtype))
     reducer: object = axes[0] if len(axes) == 1 else tuple(axes)
-    _isa("tensor_reduce", dst=result, op=op, data=tile, axis=reducer)
+    isa("tensor_reduce", dst=result, op=op, data=tile, axis=reducer)
     if scale is not None:
-        _isa("tensor_scalar", dst=result, data=result, op0="multiply", operand0=scale)
+        isa("tensor_scalar", dst=result, data=result, op0="multiply", operand0=scale)
     return result
 
 
@@ -403,34 +409,34 @@ def reduction_function(op: str, *, is_mean: bool = False) -> Callable[..., Tile]
         mask: object = None,
         **_: object,
     ) -> Tile:
-        _refuse_mask(mask)
+        refuse_mask(mask)
         scale = None
         if is_mean:
             count = 1
             for a in _axes(x, axis):
                 count *= x.shape[a]
             scale = 1.0 / count
-        return _reduce(op, x, axis, dtype, keepdims, scale=scale)
+        return reduce_free(op, x, axis, dtype, keepdims, scale=scale)
 
     return call
 
 
 def var(x: Operand, axis: object = -1, dtype: object = None, **_: object) -> Tile:
     """Population variance over trailing free dimensions, as [P, 1]."""
-    tile = _tile(x, "var")
+    tile = require_tile(x, "var")
     mean = reduction_function("add", is_mean=True)(tile, axis, "float32", True)
-    centred = _binary("subtract", tile, mean, "float32")
-    squares = _unary("square", centred, "float32")
+    centred = binary("subtract", tile, mean, "float32")
+    squares = unary("square", centred, "float32")
     return reduction_function("add", is_mean=True)(squares, axis, dtype or tile.dtype, True)
 
 
 def softmax(x: Operand, axis: object = -1, dtype: object = None, **_: object) -> Tile:
     """Softmax over trailing free dimensions."""
-    tile = _tile(x, "softmax")
-    top = _reduce("maximum", tile, axis, "float32", True)
-    shifted = _binary("subtract", tile, top, "float32")
-    weights = _unary("exp", shifted, "float32")
-    total = _reduce("add", weights, axis, "float32", True)
+    tile = require_tile(x, "softmax")
+    top = reduce_free("maximum", tile, axis, "float32", True)
+    shifted = binary("subtract", tile, top, "float32")
+    weights = unary("exp", shifted, "float32")
+    total = reduce_free("add", weights, axis, "float32", True)
     return _divide(weights, total, dtype or tile.dtype)
 
 
@@ -444,12 +450,12 @@ def rms_norm(
     **_: object,
 ) -> Tile:
     """X / sqrt(mean(x²) + epsilon) * w over trailing free dimensions."""
-    tile = _tile(x, "rms_norm")
-    squares = _unary("square", tile, "float32")
-    total = _reduce("add", squares, axis, "float32", True)
-    mean = _new(total.shape, DTYPES["float32"])
+    tile = require_tile(x, "rms_norm")
+    squares = unary("square", tile, "float32")
+    total = reduce_free("add", squares, axis, "float32", True)
+    mean = new_tile(total.shape, DTYPES["float32"])
     count = n or tile.shape[-1]
-    _isa(
+    isa(
         "tensor_scalar",
         dst=mean,
         data=total,
@@ -458,8 +464,8 @@ def rms_norm(
         op1="add",
         operand1=epsilon,
     )
-    factor = _unary("rsqrt", mean, "float32")
-    return _binary("multiply", _binary("multiply", tile, factor, "float32"), w, dtype or tile.dtype)
+    factor = unary("rsqrt", mean, "float32")
+    return binary("multiply", binary("multiply", tile, factor, "float32"), w, dtype or tile.dtype)
 
 
 # -- matrices -----------------------------------------------------------------------------------
@@ -467,9 +473,9 @@ def rms_norm(
 
 def transpose(x: Operand, dtype: object = None, **_: object) -> Tile:
     """Transpose a 2-D tile on the Tensor Engine; the result is in PSUM."""
-    tile = _tile(x, "transpose")
-    result = _new(tile.shape[::-1], tile.dtype, "psum")
-    _isa("nc_transpose", dst=result, data=tile)
+    tile = require_tile(x, "transpose")
+    result = new_tile(tile.shape[::-1], tile.dtype, "psum")
+    isa("nc_transpose", dst=result, data=tile)
     return result if dtype is None else copy(result, dtype=dtype)
 
 
@@ -477,29 +483,29 @@ def matmul(
     x: Operand, y: Operand, transpose_x: bool = False, mask: object = None, **_: object
 ) -> Tile:
     """X @ y, or x.T @ y with `transpose_x`; the result is a float32 PSUM tile."""
-    _refuse_mask(mask)
-    stationary, moving = _tile(x, "matmul"), _tile(y, "matmul")
+    refuse_mask(mask)
+    stationary, moving = require_tile(x, "matmul"), require_tile(y, "matmul")
     if not transpose_x:
         stationary = copy(transpose(stationary))
-    result = _new((stationary.shape[1], moving.shape[1]), DTYPES["float32"], "psum")
-    _isa("nc_matmul", dst=result, stationary=stationary, moving=moving)
+    result = new_tile((stationary.shape[1], moving.shape[1]), DTYPES["float32"], "psum")
+    isa("nc_matmul", dst=result, stationary=stationary, moving=moving)
     return result
 
 
 def where(condition: Tile, x: Operand, y: Operand, dtype: object = None, **_: object) -> Tile:
     """Select x where the condition tile is not zero, else y."""
-    tile = _tile(condition, "where")
+    tile = require_tile(condition, "where")
     like = next((v for v in (x, y) if isinstance(v, NkiTensor)), tile)
-    result = _new(tile.shape, _dtype(dtype, like.dtype))
+    result = new_tile(tile.shape, dtype_or(dtype, like.dtype))
     if isinstance(y, NkiTensor):
-        _isa("tensor_copy", dst=result, src=y)
+        isa("tensor_copy", dst=result, src=y)
     else:
-        _isa("memset", dst=result, value=y)
-    flags = _binary("not_equal", tile, 0, "uint8")
+        isa("memset", dst=result, value=y)
+    flags = binary("not_equal", tile, 0, "uint8")
     source = x
     if isinstance(x, NkiTensor) and x.dtype != result.dtype:
         source = copy(x, dtype=result.dtype)
-    _isa("tensor_copy_predicated", dst=result, src=source, predicate=flags)
+    isa("tensor_copy_predicated", dst=result, src=source, predicate=flags)
     return result
 
 
@@ -546,7 +552,7 @@ def while_loop(init: int | Register, body_fun: Callable[[Register], Register]) -
     """Run r = body_fun(r) on the device while r is not 0."""
     recorder = current()
     condition = recorder.new_register()
-    _isa("register_move", condition, init)
+    isa("register_move", condition, init)
     number = recorder.open_loop("while", condition)
     result = body_fun(condition)
     if not isinstance(result, Register):
@@ -556,7 +562,7 @@ def while_loop(init: int | Register, body_fun: Callable[[Register], Register]) -
             hint="register_load a one-element tile and return the register",
         )
     if result is not condition:
-        _isa("register_move", condition, result)
+        isa("register_move", condition, result)
     recorder.close_loop(number)
 
 
@@ -732,6 +738,10 @@ EXPORTS: dict[str, object] = {
     "is_on_chip": is_on_chip,
     "NKIObject": NKIObject,
     "tile_size": TileSize(),
+    "_TileSize": TileSize,
+    "MemoryRegion": MemoryRegion,
+    "NkiTensor": NkiTensor,
+    "DType": DType,
     "hbm": REGIONS["private_hbm"],
     "bool_": DTYPES["bool"],
     "fp32": DTYPES["float32"],

@@ -14,10 +14,10 @@ from typing import NoReturn
 
 from nkisim.dtypes import DTYPES
 from nkisim.errors import KernelError, UnsupportedError
-from nkisim.frontend.bind import Instructions, NlFunction, bind_isa
+from nkisim.frontend.bind import InstructionHandle, Instructions, NlFunction, bind_isa
 from nkisim.frontend.context import current
 from nkisim.frontend.jit import Runner, make_decorators
-from nkisim.frontend.nki import language
+from nkisim.frontend.nki import composed, language
 from nkisim.frontend.register import Register
 from nkisim.frontend.tensor import NkiTensor
 from nkisim.ops.registry import OpTable
@@ -99,8 +99,23 @@ class NameNotInNki(KernelError, AttributeError):
     """A name that NKI does not have; an AttributeError too, so that hasattr() works."""
 
 
-class NameNotEmulated(UnsupportedError, AttributeError):
-    """A name of NKI that nkisim does not emulate; an AttributeError too."""
+class NotEmulated:
+    """Stands for a name of NKI that nkisim does not emulate: it can be imported, not used."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.__name__ = name
+        self._reason = reason
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        raise UnsupportedError("NKS501", f"{self.__name__} is not emulated: {self._reason}")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self()
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}, not emulated>"
 
 
 class NkiModule(ModuleType):
@@ -112,15 +127,14 @@ class NkiModule(ModuleType):
         super().__init__(name)
         self.__path__: list[str] = []
         self.__dict__.update(members)
-        self.__dict__["_unsupported"] = unsupported
+        self.__dict__.update(
+            {n: NotEmulated(f"{name}.{n}", reason) for n, reason in unsupported.items()}
+        )
         self.__dict__["__file__"] = f"<{name}>"
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        reason = self.__dict__["_unsupported"].get(name)
-        if reason is not None:
-            raise NameNotEmulated("NKS501", f"{self.__name__}.{name} is not emulated: {reason}")
         near = get_close_matches(name, [n for n in self.__dict__ if n[0] != "_"], n=3, cutoff=0.6)
         raise NameNotInNki(
             "NKS604",
@@ -178,6 +192,8 @@ def build_instructions(ops: OpTable) -> Instructions:
     ):
         call = language.reduction_function(op, is_mean=is_mean)
         functions[name] = NlFunction({"max": "maximum", "min": "minimum"}.get(name, name), call)
+    for name, composition in composed.FUNCTIONS.items():
+        functions[name] = NlFunction(name, composition)
     functions["copy"] = NlFunction("copy", language.copy)
     for name in language.TOKEN_NAMES:
         functions[name] = NlFunction(name)
@@ -200,6 +216,8 @@ def build_modules(ops: OpTable, run: Runner | None) -> tuple[dict[str, ModuleTyp
         "get_nc_sub_version": get_nc_sub_version,
         "register_alloc": register_alloc,
         "VirtualRegister": Register,
+        "NkiInstruction": InstructionHandle,
+        "NkiValidationError": KernelError,
         "unknown_engine": engine.unknown,
         "tensor_engine": engine.tensor,
         "vector_engine": engine.vector,
@@ -207,13 +225,11 @@ def build_modules(ops: OpTable, run: Runner | None) -> tuple[dict[str, ModuleTyp
         "gpsimd_engine": engine.gpsimd,
     }
     language_members = {**language.EXPORTS, **instructions.language}
-    not_emulated = "it exists in NKI's own simulator only"
-    nl_missing = dict.fromkeys(language.SIMULATOR_ONLY, not_emulated)
     decorators = make_decorators(run)
     isa = NkiModule("nki.isa", isa_members, UNSUPPORTED)
     constants = NkiModule("nki.isa.constants", dict(ENUMS), {})
     isa.__dict__["constants"] = constants
-    nl = NkiModule("nki.language", language_members, nl_missing)
+    nl = NkiModule("nki.language", language_members, {})
     typing = NkiModule(
         "nki.typing", {"tensor": TensorAnnotation(), "mutable_tensor": TensorAnnotation()}, {}
     )
