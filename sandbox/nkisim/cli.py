@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,9 +24,13 @@ from nkisim.calibrate.errors import CalibrationError
 from nkisim.dtypes import DType, lookup
 from nkisim.errors import DiagnosticError, MachineError, NkisimError
 from nkisim.profile.chrome import write_chrome_trace
+from nkisim.profile.diff import ProfileFormatError, diff_profiles
+from nkisim.profile.html import write_html
+from nkisim.profile.lanes import render_lanes
 from nkisim.profile.latency import latency_text
-from nkisim.profile.text import render_text
-from nkisim.sources import SourceNotFound
+from nkisim.profile.text import DEFAULT_TOKENS, render_text
+from nkisim.profile.what_if import what_if
+from nkisim.sources import SourceNotFound, collect
 from nkisim.timing.reorder import SCHEDULES
 
 ARGUMENT_HELP = """\
@@ -82,12 +88,41 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("--save", metavar="FILE.npz", help="save the outputs")
         if name == "profile":
             sub.add_argument("--chrome", metavar="FILE.json", help="write a Chrome/Perfetto trace")
+            sub.add_argument("--html", metavar="FILE.html", help="write a page with zoomable lanes")
+            sub.add_argument(
+                "--what-if",
+                action="store_true",
+                help="also time the kernel with one thing idealised at a time",
+            )
+            sub.add_argument(
+                "--lanes", action="store_true", help="print the engines' lanes as text instead"
+            )
+            sub.add_argument(
+                "--window",
+                metavar="START:END",
+                help="microseconds that --lanes shows, for example 20:35.5",
+            )
+            sub.add_argument(
+                "--budget",
+                type=int,
+                default=DEFAULT_TOKENS,
+                metavar="TOKENS",
+                help=f"longest report, in tokens of four characters (default {DEFAULT_TOKENS})",
+            )
             sub.add_argument(
                 "--placement",
                 action="store_true",
                 help="also print where each allocation site's tiles live",
             )
     _add_calibrate(commands)
+    compare = commands.add_parser(
+        "compare",
+        help="say what moved between two profiles",
+        description="Say what moved between two profiles written by `nkisim profile … --json`.",
+    )
+    compare.add_argument("before", metavar="BEFORE.json")
+    compare.add_argument("after", metavar="AFTER.json")
+    compare.add_argument("--debug", action="store_true", help="show tracebacks")
     return root
 
 
@@ -186,7 +221,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         return _dispatch(options)
-    except (UsageError, MachineError, SourceNotFound, CalibrationError) as error:
+    except (
+        UsageError,
+        MachineError,
+        SourceNotFound,
+        CalibrationError,
+        ProfileFormatError,
+    ) as error:
         return _fail(error, 2, options.debug)
     except DiagnosticError as error:
         if options.json:
@@ -214,6 +255,9 @@ def _dispatch(options: argparse.Namespace) -> int:
         from nkisim.calibrate.command import run
 
         return run(options)
+    if options.command == "compare":
+        print(diff_profiles(_read_profile(options.before), _read_profile(options.after)))
+        return 0
     path, entry = _split(options.kernel)
     if not Path(path).is_file():
         raise UsageError(f"kernel file {path!r} does not exist")
@@ -246,16 +290,56 @@ def _dispatch(options: argparse.Namespace) -> int:
         return 0
     if options.command == "run":
         return _run(options, result)
+    return _profile(options, path, result)
+
+
+def _read_profile(path: str) -> dict[str, object]:
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read profile {path!r}: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{path!r} holds no profile; write one with `nkisim profile … --json`")
+    return data
+
+
+def _profile(options: argparse.Namespace, path: str, result: api.RunResult) -> int:
+    profile = result.profile
+    gains = what_if(profile) if options.what_if or options.html else ()
     if options.chrome:
-        write_chrome_trace(result.profile, options.chrome)
+        write_chrome_trace(profile, options.chrome)
         print(f"wrote {options.chrome}; open it at ui.perfetto.dev", file=sys.stderr)
+    if options.html:
+        bundle = collect(path, options.search_path)
+        texts = {str(item["file"]): str(item["text"]) for item in bundle.sources.values()}
+        write_html(profile, options.html, gains=gains, sources=texts)
+        print(f"wrote {options.html}; open it in a browser", file=sys.stderr)
     if options.json:
-        print(json.dumps(result.profile.to_json()))
+        print(json.dumps(profile.to_json()))
+    elif options.lanes:
+        start_ns, end_ns = _window(options.window)
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        width = max(60, shutil.get_terminal_size((100, 24)).columns)
+        print(render_lanes(profile, width=width, start_ns=start_ns, end_ns=end_ns, colour=colour))
     else:
-        print(render_text(result.profile))
+        print(render_text(profile, budget_tokens=options.budget, gains=gains))
         if options.placement:
-            print(f"\nplacement\n{result.profile.placement}")
+            print(f"\nplacement\n{profile.placement}")
     return 0
+
+
+def _window(text: str | None) -> tuple[float, float | None]:
+    """Return the window in nanoseconds."""
+    if text is None:
+        return 0.0, None
+    start, _, end = text.partition(":")
+    try:
+        first, last = float(start or 0) * 1000, float(end) * 1000 if end else None
+    except ValueError:
+        raise UsageError(f"--window takes START:END in microseconds, got {text!r}") from None
+    if first < 0 or (last is not None and last <= first):
+        raise UsageError(f"--window must end after it starts, got {text!r}")
+    return first, last
 
 
 def _check(

@@ -34,6 +34,7 @@ from nkisim.machine.load import load_machine
 from nkisim.profile.chrome import chrome_trace
 from nkisim.profile.model import Profile, profile_program
 from nkisim.profile.text import render_text
+from nkisim.profile.what_if import what_if
 from nkisim.sources import from_text
 from nkisim.worker.runner import Sandbox
 from nkiwright.evaluate.bounds import Bounds, bounds_of
@@ -42,6 +43,8 @@ from nkiwright.evaluate.tolerance import Comparison, compare
 from nkiwright.tasks import Dims, Float64Array, Task
 
 Array = npt.NDArray[np.generic]
+WHAT_IF_INSTRUCTIONS = 20_000
+"""Longest Program that is timed again with one thing idealised, for the writer."""
 JUDGE_FUEL = Fuel(instructions=1_000_000, loop_trips=200_000)
 """Ends a runaway device loop within seconds."""
 
@@ -226,6 +229,13 @@ class Judge:
             self._cases[key] = case
         return case
 
+    def _profile_text(self, profile: Profile) -> str | None:
+        """Return the profile for the writer, with what could be gained where that is cheap."""
+        if not self.options.with_profile:
+            return None
+        is_small = len(profile.timeline) <= WHAT_IF_INSTRUCTIONS
+        return render_text(profile, gains=what_if(profile) if is_small else ())
+
     def _time(
         self,
         traced: TraceResult,
@@ -252,7 +262,7 @@ class Judge:
             instructions=len(traced.program),
             hbm_bytes=profile.hbm_bytes,
             binding=profile.binding,
-            profile_text=render_text(profile) if self.options.with_profile else None,
+            profile_text=self._profile_text(profile),
             profile=profile.to_json() if self.options.with_profile else None,
             warnings=warnings,
             layers=layers,

@@ -23,7 +23,7 @@ def chrome_trace(profile: Profile) -> dict[str, Any]:
     """Return the trace as JSON data; times are emulated microseconds."""
     program, timeline = profile.program, profile.timeline
     count = min(len(timeline), MAX_EVENTS)
-    rows = _rows(timeline, count)
+    rows = lane_rows(timeline, count)
     events: list[dict[str, Any]] = [
         {
             "name": "process_name",
@@ -77,7 +77,7 @@ def _thread(lane: int, row: int) -> int:
     return lane + len(LANES) * row
 
 
-def _rows(timeline: Timeline, count: int) -> list[tuple[int, int]]:
+def lane_rows(timeline: Timeline, count: int) -> list[tuple[int, int]]:
     """Return the (lane, row) of each entry; copies in flight at once get rows of their own."""
     starts, ends, lanes = timeline.start_ps, timeline.end_ps, timeline.lane
     rows = [(0, 0)] * count

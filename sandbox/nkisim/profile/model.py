@@ -16,8 +16,9 @@ from nkisim.memory.liveness import live_ranges
 from nkisim.memory.placement import Placement, place_tiles
 from nkisim.ops.registry import Cost, DmaCost, OpTable
 from nkisim.ops.table import OPS
+from nkisim.timing.dependence import Dependences, dependences_of
 from nkisim.timing.reorder import Schedule, default_schedule, list_order
-from nkisim.timing.scheduler import schedule
+from nkisim.timing.scheduler import simulate
 from nkisim.timing.timeline import ENGINES, PS_PER_NS, Timeline, Wait
 
 SCHEMA_VERSION = 1
@@ -75,6 +76,7 @@ class Profile:
     placement: Placement
     schedule: Schedule
     """Whose order of instructions was timed: the program's or that of a list scheduler."""
+    dependences: Dependences
     work: Work
     busy: dict[str, float]
     """Share of the latency without launch cost that each resource is busy; `dma bandwidth` is that
@@ -114,6 +116,16 @@ class Profile:
         """Memory bandwidth utilisation: HBM bytes over the DMA and HBM cap."""
         return self.machine.transfer_ns(self.work.hbm_bytes) / self.latency_ns
 
+    def op_counts(self) -> dict[str, int]:
+        """Return how many instructions of each op ran, most first."""
+        counts = np.bincount(
+            self.program.form[self.timeline.instruction], minlength=len(self.program.forms)
+        )
+        totals: dict[str, int] = {}
+        for form, count in zip(self.program.forms, counts.tolist(), strict=True):
+            totals[form.op] = totals.get(form.op, 0) + count
+        return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
+
     def to_chrome_trace(self, path: str | Path) -> None:
         """Write a Chrome trace, which ui.perfetto.dev opens."""
         from nkisim.profile.chrome import write_chrome_trace
@@ -146,6 +158,8 @@ class Profile:
             "sbuf_peak_bytes": self.sbuf_peak_bytes,
             "psum_peak_bytes": self.psum_peak_bytes,
             "instructions": len(self.timeline),
+            "busy_ns": {k: v / PS_PER_NS for k, v in self.timeline.busy_ps().items()},
+            "ops": self.op_counts(),
             "critical_path": [
                 {
                     "line": c.line,
@@ -181,7 +195,8 @@ def profile_program(
     chosen = default_schedule(program) if order is None else order
     if chosen == "list":
         executed = list_order(program, machine, ops, placement, executed=executed)
-    timeline = schedule(program, machine, ops, executed=executed, placement=placement)
+    dependences = dependences_of(program, machine, ops, placement, executed=executed)
+    timeline = simulate(program, machine, ops, dependences)
     work = _work(program, machine, ops, timeline)
     latency_ns = timeline.latency_ps / PS_PER_NS
     launch_ns = machine.launch_before_ns + machine.launch_after_ns
@@ -193,6 +208,7 @@ def profile_program(
         timeline=timeline,
         placement=placement,
         schedule=chosen,
+        dependences=dependences,
         work=work,
         busy=_busy(timeline, work, max(1.0, latency_ns - launch_ns)),
         waits=_waits(timeline),

@@ -48,7 +48,8 @@ def test_text_says_emulated_and_keeps_its_budget(matmul):
     text = render_text(matmul)
     assert text.startswith("emulated latency")
     assert "one physical core of trn2" in text
-    assert len(render_text(matmul, budget_chars=400)) <= 410
+    for tokens in (100, 400, 1500, 4000):
+        assert len(render_text(matmul, budget_tokens=tokens)) <= 4 * tokens + 10
 
 
 def test_trn3_says_uncalibrated():
@@ -111,7 +112,7 @@ def test_memory_peaks_count_what_lives_at_once():
 )
 def test_what_if_names_what_holds_the_kernel_back(kernel, shapes, best):
     found = profile(kernel, *map(tensor, shapes))
-    gains = what_if(found.program, found.machine)
+    gains = what_if(found)
     assert gains[0].name == best
     assert all(w.gain_ns == pytest.approx(found.latency_ns - w.latency_ns) for w in gains)
     assert [w.gain_ns for w in gains] == sorted((w.gain_ns for w in gains), reverse=True)
@@ -120,7 +121,7 @@ def test_what_if_names_what_holds_the_kernel_back(kernel, shapes, best):
 def test_unlimited_memory_predicts_what_rotating_tiles_bring():
     operands = [tensor((1024, 2048))] * 2
     serial, rotating = profile(add_rows_one_buffer, *operands), profile(add_rows, *operands)
-    gains = {w.name: w for w in what_if(serial.program, serial.machine)}
+    gains = {w.name: w for w in what_if(serial)}
     assert gains[UNLIMITED_MEMORY].latency_ns == pytest.approx(rotating.latency_ns, rel=0.02)
 
 
@@ -186,12 +187,12 @@ def _source_of(found, line):
 
 
 def test_what_if_puts_numbers_on_insights_and_into_the_text(matmul):
-    gains = what_if(matmul.program, matmul.machine)
+    gains = what_if(matmul)
     by_name = {gain.name: gain.gain_ns for gain in gains}
     first = insights(matmul, gains=gains)[0]
     assert first.gain_ns == by_name[FREE_ISSUE] > 0
     assert insights(matmul)[0].gain_ns is None
-    text = render_text(matmul, gains=gains, budget_chars=4000)
+    text = render_text(matmul, gains=gains, budget_tokens=4000)
     assert f"at most {first.gain_ns / 1000:.1f} us" in text
     assert FREE_ISSUE in text
     assert "what if" not in render_text(matmul)
