@@ -334,21 +334,27 @@ def simulate(
 
 def run_standalone(kernel: Kernel, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Run a jitted kernel that was called like a function outside a trace."""
-    return simulate(kernel)(*args, **kwargs)
+    result = run_kernel(kernel, args, kwargs)
+    kernel.measured.latency_ns = result.profile.latency_ns
+    return result.outputs[0] if len(result.outputs) == 1 else result.outputs
 
 
 def install() -> None:
-    """Make `import nki` work in this process, unless an `nki` package is installed already.
+    """Make `import nki` and `import neuronxcc.nki` work in this process.
+
+    A package of that name that is installed already stays.
 
     Kernel files of your own can then be imported and passed to `simulate`.
     """
     import importlib.util
     import sys
 
-    if "nki" in sys.modules or importlib.util.find_spec("nki") is not None:
-        return
     modules, _ = environment(run_standalone)
-    sys.modules.update(modules)
+    for top in ("nki", "neuronxcc"):
+        if top not in sys.modules and importlib.util.find_spec(top) is None:
+            sys.modules.update(
+                {name: m for name, m in modules.items() if name.partition(".")[0] == top}
+            )
 
 
 def check(

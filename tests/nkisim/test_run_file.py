@@ -146,7 +146,7 @@ FAILURES = {
     "syntax": ("def kernel(x):\n    return x)\n", KernelError, "NKS600"),
     "no such entry": ("import nki\n", KernelError, "NKS608"),
     "raises": ("def kernel(x):\n    return 1 / 0\n", KernelError, "ZeroDivisionError"),
-    "first generation": ("import neuronxcc.nki as nki\n", UnsupportedError, "NKS504"),
+    "first generation": ("import neuronxcc.nki.raw\n", UnsupportedError, "NKS504"),
     "returns nothing": ("def kernel(x):\n    pass\n", KernelError, "NKS205"),
     "collectives": (
         "import nki.collectives as ncc\ndef kernel(x):\n    return ncc.all_reduce(x)\n",

@@ -22,9 +22,11 @@ from nkisim.errors import (
     ProgramError,
     Warnings,
 )
+from nkisim.execute import masked
 from nkisim.execute.coverage import Coverage, Flags
 from nkisim.execute.fuel import Fuel
 from nkisim.execute.indexed import IndexedRunner
+from nkisim.execute.masked import spread
 from nkisim.execute.plan import Event, Plan, PlannedForm, Slot, make_plan
 from nkisim.execute.result import Execution, TripRecorder
 from nkisim.execute.state import DeviceState
@@ -434,11 +436,14 @@ class _RunOnce:
         if not self.is_proven:
             for p, slot in enumerate(slots):
                 if slot.writes and not slot.is_register and flags[buffers[k + p]] is not None:
+                    if planned.masks is not None:
+                        self.mark_masked(buffers[k + p], slot, offsets[k + p], planned.masks[p])
+                        continue
                     for pattern, shift in slot.parts:
                         view = self.written.view(buffers[k + p], pattern, offsets[k + p] + shift)
                         self.mark(buffers[k + p], view, None)
         if planned.writes_psum:
-            self.note_results(slots)
+            self.note_results(slots, planned.masks)
 
     def mark(self, buffer: int, flags: Flags | None, is_valid: Flags | None) -> None:
         """Note that the elements under `flags` are written; `is_valid` tells which rows."""
@@ -451,21 +456,36 @@ class _RunOnce:
             np.logical_or(flags, rows, out=flags)
         self.written.touch(buffer)
 
-    def note_results(self, slots: tuple[Slot, ...]) -> None:
+    def mark_masked(self, buffer: int, slot: Slot, offset: int, mask: Flags) -> None:
+        """Note that the elements that `mask` leaves are written."""
+        view = self.written.view(buffer, slot.pattern, offset)
+        if view is not None:
+            view |= spread(mask, slot.pattern, self.written.grain[buffer])
+            self.written.touch(buffer)
+
+    def note_results(self, slots: tuple[Slot, ...], masks: tuple[Flags, ...] | None = None) -> None:
         """Note where matmul results are now, and where other instructions overwrote them."""
         for p, slot in enumerate(slots):
             if slot.writes and not slot.is_register:
                 view = self.state.result_flags(p)
-                if view is not None:
+                if view is not None and masks is not None:
+                    grain = self.state.result_grain(p)
+                    np.copyto(view, slot.accumulates, where=spread(masks[p], slot.pattern, grain))
+                elif view is not None:
                     view[...] = slot.accumulates
 
     def check_written(self, planned: PlannedForm, position: int, buffer: int, offset: int) -> None:
         """Raise if operand `position` reads unwritten elements."""
-        for pattern, shift in planned.slots[position].parts:
-            missing = self.written.missing(buffer, pattern, offset + shift)
-            if missing is not None:
-                break
+        missing: tuple[int, int] | None = None
+        if planned.masks is not None:
+            pattern, flags = planned.slots[position].pattern, planned.masks[position]
+            missing = masked.missing(self.written, buffer, pattern, offset, flags)
         else:
+            for pattern, shift in planned.slots[position].parts:
+                missing = self.written.missing(buffer, pattern, offset + shift)
+                if missing is not None:
+                    break
+        if missing is None:
             return
         error = unwritten_read(
             self.program, planned.form.op, planned.form.operands[position], buffer, missing

@@ -10,11 +10,13 @@ import numpy as np
 
 from nkisim.errors import EmulatorBug, NkisimError, ProgramError
 from nkisim.execute.coverage import Flags, grain_bytes, tracked_buffers
+from nkisim.execute.masked import masked_run
 from nkisim.execute.roles import SlotAccess, slot_access
 from nkisim.execute.storage import peak_bytes
 from nkisim.ir.access import Memory, Pattern
 from nkisim.ir.program import Form, IntColumn, Program
 from nkisim.memory.liveness import carrying_loops, first_and_last_use, home_loops, live_ranges
+from nkisim.ops.masks import is_masked, operand_flags
 from nkisim.ops.registry import OpTable, Run
 
 Numbers = tuple[int, ...]
@@ -63,6 +65,8 @@ class PlannedForm:
     patterns: tuple[Pattern, ...]
     is_dynamic: bool
     writes_psum: bool
+    masks: tuple[Flags, ...] | None = None
+    """For each operand which elements a mask leaves; None without a mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +133,9 @@ def make_plan(program: Program, ops: OpTable) -> Plan:
         for form, first in zip(program.forms, program.form_slot[:-1], strict=True)
     )
     acquire, release, loop_acquire, loop_release = _lifetime_events(program)
-    careful_form = np.array([f.is_dynamic for f in planned] or [False], dtype=np.bool_)
+    careful_form = np.array(
+        [f.is_dynamic or f.masks is not None for f in planned] or [False], dtype=np.bool_
+    )
     watched = np.zeros(len(program), dtype=np.bool_)
     watched |= careful_form[program.form]
     writes_results = holds_results[_safe(program)] & access.writes[slot]
@@ -206,6 +212,9 @@ def _plan_form(form: Form, ops: OpTable, access: SlotAccess, first: int) -> Plan
         )
         for position, operand in enumerate(form.operands)
     )
+    masks = operand_flags(form, ops[form.op]) if is_masked(form) else None
+    if masks is not None:
+        run = masked_run(run, masks, [p for p, slot in enumerate(slots) if slot.writes])
     return PlannedForm(
         form,
         run,
@@ -216,6 +225,7 @@ def _plan_form(form: Form, ops: OpTable, access: SlotAccess, first: int) -> Plan
             slot.writes and operand.memory is Memory.PSUM
             for slot, operand in zip(slots, form.operands, strict=True)
         ),
+        masks,
     )
 
 

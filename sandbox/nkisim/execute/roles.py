@@ -10,6 +10,7 @@ import numpy.typing as npt
 from nkisim.ir.access import Memory, Pattern
 from nkisim.ir.program import Form, Program
 from nkisim.machine.spec import Engine
+from nkisim.ops.masks import is_masked
 from nkisim.ops.registry import OpSpec, OpTable
 
 
@@ -31,7 +32,8 @@ class SlotAccess:
     accumulates: npt.NDArray[np.bool_]
     """Matmul results in PSUM, to which a later matmul adds."""
     is_conditional: npt.NDArray[np.bool_]
-    """Writes that may leave elements untouched: rows out of bounds, or not for the instruction."""
+    """Writes that may leave elements untouched: masked out, rows out of bounds, or rows that are
+    not for the instruction."""
     parts: tuple[tuple[Part, ...], ...]
     """What each operand touches."""
 
@@ -76,6 +78,7 @@ def slot_access(program: Program, ops: OpTable) -> SlotAccess:
     for form in program.forms:
         spec = ops[form.op]
         skips = any(o.index is not None and o.index.is_skip for o in form.operands)
+        skips |= is_masked(form)
         adds = form.engine is Engine.TENSOR and spec.param("accumulate") is not None
         adds = adds and form.attr("is_transpose") is not True
         for position, operand in enumerate(form.operands):

@@ -64,6 +64,10 @@ class DeviceState:
             self._offsets[k] if offset is None else offset,
         )
 
+    def result_grain(self, position: int) -> int:
+        """Return the bytes per flag under operand `position`."""
+        return self.results.grain[self._buffers[self._first + position]]
+
     def psum_accumulates(self, position: int) -> bool | npt.NDArray[np.bool_]:
         """Say where operand `position` holds a matmul result already."""
         flags = self.result_flags(position)
@@ -74,5 +78,4 @@ class DeviceState:
             return False
         if held == flags.size:
             return True
-        grain = self.results.grain[self._buffers[self._first + position]]
-        return elements(flags, self._patterns[position], grain)
+        return elements(flags, self._patterns[position], self.result_grain(position))

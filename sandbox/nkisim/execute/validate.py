@@ -20,6 +20,7 @@ from nkisim.ir.program import Form, Operand, Program
 from nkisim.machine.spec import Machine
 from nkisim.memory.capacity import check_capacity
 from nkisim.memory.hbm import check_hbm
+from nkisim.ops.masks import is_masked, operand_flags
 from nkisim.ops.registry import OpSpec, OpTable, ParamKind
 
 _REGISTER_KINDS = (ParamKind.REGISTER, ParamKind.REGISTER_OR_INTEGER)
@@ -219,6 +220,10 @@ def check_forms(program: Program, machine: Machine, ops: OpTable) -> None:
             _check_memories(form, spec)
             _check_partitions(form, machine)
             spec.check(form, machine)
+            if is_masked(form):
+                if any(operand.index is not None for operand in form.operands):
+                    raise ProgramError(f"{form.op}: a mask together with a run-time index")
+                operand_flags(form, spec)
         except DiagnosticError as error:
             raise located(program, error, instruction) from error.__cause__
         except NkisimError:

@@ -9,6 +9,7 @@ from nkisim.execute.places import located
 from nkisim.execute.roles import SlotAccess
 from nkisim.execute.unwritten import unwritten_output, unwritten_read
 from nkisim.ir.program import IntColumn, Program
+from nkisim.ops.masks import is_masked
 
 MAX_FLAGS = 1 << 26
 
@@ -18,7 +19,7 @@ def check_written(
 ) -> None:
     """Check that a straight-line Program reads only what it wrote and writes all of its results.
 
-    Buffers with run-time indices, and Programs that need very large maps, are left to the
+    Buffers with run-time indices or masks, and Programs that need very large maps, are left to the
     interpreter, which has fuel.
     """
     tracked = tracked_buffers(program, access)
@@ -27,8 +28,8 @@ def check_written(
     slot, buffer = program.operand_slot, program.operand_buffer
     indexed_form = np.zeros(len(program.forms), dtype=np.bool_)
     for number, form in enumerate(program.forms):
-        indexed_form[number] = any(operand.index is not None for operand in form.operands)
-    if is_indexed.any():
+        indexed_form[number] = is_masked(form) or any(o.index is not None for o in form.operands)
+    if indexed_form.any():
         dynamic = value & indexed_form[program.form[program.operand_instruction]]
         tracked[buffer[dynamic & (is_indexed | access.writes)[slot]]] = False
     if not tracked.any():

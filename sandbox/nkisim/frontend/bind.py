@@ -21,6 +21,7 @@ from nkisim.frontend.register import Register
 from nkisim.frontend.tensor import NkiTensor
 from nkisim.ir.program import AttrValue
 from nkisim.machine.spec import Engine
+from nkisim.ops.masks import MASK
 from nkisim.ops.registry import REQUIRED, OpSpec, OpTable, Param, ParamKind
 
 NUMPY_OPS: Mapping[Any, str] = {
@@ -105,6 +106,8 @@ class Instructions:
 
     isa: dict[str, Callable[..., object]] = field(default_factory=dict)
     language: dict[str, Callable[..., object]] = field(default_factory=dict)
+    operators: dict[str, Callable[..., object]] = field(default_factory=dict)
+    """What operators on tiles call."""
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -157,6 +160,10 @@ class _Binder:
         self, recorder: Recorder, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> InstructionHandle:
         values: list[object] = list(self.defaults)
+        attrs: list[tuple[str, AttrValue]] = []
+        mask = kwargs.pop(MASK, None)
+        if mask is not None:
+            attrs.append((MASK, self._integers(self.params[0], mask)))
         if len(args) > len(values):
             raise self._error(f"takes {len(values)} arguments, got {len(args)}")
         values[: len(args)] = args
@@ -167,7 +174,6 @@ class _Binder:
             if position < len(args):
                 raise self._error(f"got two values for argument {name!r}")
             values[position] = value
-        attrs: list[tuple[str, AttrValue]] = []
         roles: list[str] = []
         tensors: list[NkiTensor | Register] = []
         engine: Engine | None = None

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from nkisim.errors import Diagnostic, UnsupportedError, Warnings
+from nkisim.frontend import mask_syntax
 
 HOST_ONLY = frozenset(
     [
@@ -42,6 +43,7 @@ HOST_ONLY = frozenset(
         "libneuronxla",
         "ml_collections",
         "neuron_explorer",
+        "neuronxcc",
     ]
 )
 """Libraries that kernel files import for their host code; absent, they become stand-ins."""
@@ -138,11 +140,11 @@ class KernelImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 name in self.sources and self.sources[name].is_package
             )
             return importlib.machinery.ModuleSpec(name, self, is_package=is_package)
-        if top == "neuronxcc":
+        if name.startswith("neuronxcc.nki"):
             raise UnsupportedError(
                 "NKS504",
-                f"the first generation of NKI ({name}) is not emulated yet",
-                hint="port the kernel to `import nki` with dst-style nki.isa instructions",
+                f"module {name} of the first generation of NKI is not emulated",
+                hint="neuronxcc.nki, .language, .isa, .typing and .compiler are",
             )
         if self.stand_ins and top in HOST_ONLY:
             if name == top:
@@ -172,7 +174,9 @@ class KernelImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         for key, value in self.globals.items():
             module.__dict__.setdefault(key, value)
         try:
-            code = compile(source.text, source.file, "exec", dont_inherit=True)
+            module.__dict__[mask_syntax.HELPER] = mask_syntax.Logic
+            tree = mask_syntax.rewrite(source.text, source.file)
+            code = compile(tree, source.file, "exec", dont_inherit=True)
             exec(code, module.__dict__)
         except Exception as error:
             if source.is_package and not isinstance(error, SyntaxError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,12 @@ import numpy.typing as npt
 
 from nkisim.dtypes import DTYPES, DType, lookup
 from nkisim.errors import KernelError, Warnings
+from nkisim.frontend.dynamic import DynamicIndex
 from nkisim.frontend.register import Register
+from nkisim.frontend.retarget import NOTHING, Retarget, fitted, restore_used
 from nkisim.frontend.source import SourceMap
-from nkisim.frontend.tensor import DynamicIndex, NkiTensor, TracedBuffer, row_major
+from nkisim.frontend.subscript import Layout
+from nkisim.frontend.tensor import NkiTensor, TracedBuffer, row_major
 from nkisim.ir.access import Memory, Pattern
 from nkisim.ir.program import (
     Argument,
@@ -36,10 +39,12 @@ from nkisim.ir.program import (
     Site,
 )
 from nkisim.machine.spec import Engine, Machine
+from nkisim.ops.axes import matching
 from nkisim.ops.registry import OpSpec
 
 if TYPE_CHECKING:
     from nkisim.frontend.bind import Instructions
+    from nkisim.frontend.emission import Fresh
 
 MAX_INSTRUCTIONS = 2_000_000
 MAX_BUFFERS = 2_000_000
@@ -100,6 +105,8 @@ class Recorder:
         self.regions: dict[str, MemoryRegion] = REGIONS
         self.warnings = Warnings()
         self.is_hybrid = False
+        self.is_beta1 = False
+        """The kernel is written for `neuronxcc.nki`."""
         self._forms: list[Form] = []
         self._form_of_key: dict[tuple[object, ...], int] = {}
         self._form_number: dict[Form, int] = {}
@@ -116,6 +123,16 @@ class Recorder:
         self._open_while: dict[int, int] = {}
         self._arguments: list[tuple[str, NkiTensor]] = []
         self._register_count = 0
+        self.fresh: Fresh | None = None
+        """The tile that the last instruction filled, if it returned one."""
+        self.loop_variables: list[int] = []
+        """Values of the loops of the old generation that are running, outermost first."""
+        self.accumulators: dict[tuple[object, ...], NkiTensor] = {}
+        """Running results of `nl.loop_reduce`."""
+        self._retargeted_form: dict[tuple[object, ...], int | None] = {}
+        self._retargets: list[Retarget] = []
+        self.layouts: dict[tuple[object, ...], Layout] = {}
+        """What subscripts with index tensors make of shapes and strides."""
 
     # -- allocation ---------------------------------------------------------------------------
 
@@ -131,9 +148,10 @@ class Recorder:
         kind: BufferKind = "local",
         constant: int | None = None,
         is_outside_kernel: bool = False,
+        site: int | None = None,
     ) -> NkiTensor:
         """Allocate a tensor and return a view of all of it."""
-        dims = self._dims(shape)
+        dims = self.dims(shape)
         element = lookup(dtype)
         if element is None:
             raise KernelError(
@@ -178,7 +196,8 @@ class Recorder:
         number = len(self._buffers)
         if number >= MAX_BUFFERS:
             raise KernelError("NKS403", f"the kernel allocates more than {MAX_BUFFERS:,} tensors")
-        site = self.source_map.site(None if is_outside_kernel else sys._getframe(1))
+        if site is None:
+            site = self.source_map.site(None if is_outside_kernel else sys._getframe(1))
         label = name or f"{region.name}{number}"
         self._buffers.append(
             Buffer(
@@ -213,7 +232,8 @@ class Recorder:
         return NkiTensor(traced, 0, dims, row_major(dims), element)
 
     @staticmethod
-    def _dims(shape: object) -> tuple[int, ...]:
+    def dims(shape: object) -> tuple[int, ...]:
+        """Return a shape as positive integers."""
         try:
             items = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
             dims = tuple(n.__index__() for n in items)
@@ -377,43 +397,85 @@ class Recorder:
         self._form_of_key[key] = number
         return number
 
-    def retarget_last(self, tile: NkiTensor, target: NkiTensor) -> bool:
-        """Make the last instruction write `target` instead of the whole fresh tile `tile`.
+    @property
+    def last_instruction(self) -> int:
+        """Number of the instruction recorded last; -1 before the first."""
+        return len(self._form) - 1
+
+    def retarget(self, fresh: Fresh, target: NkiTensor, *, accumulates: bool = False) -> bool:
+        """Make the last instruction write `target` instead of the fresh tile that it filled.
+
+        Args:
+            fresh: The tile that the last instruction filled.
+            target: A view of the shape of the part that was filled.
+            accumulates: Add to what a matmul left in `target`.
 
         Returns:
-            Whether that was possible: the last instruction wrote exactly `tile`, whose buffer
-            nothing else has touched, and the rounding stays the same.
+            Whether that was possible: nothing was emitted since, and the rounding stays the same.
         """
-        if not len(self._form) or tile.shape != target.shape or tile.dtype != target.dtype:
+        if fresh.instruction != len(self._form) - 1 or target.index is not None:
             return False
-        form = self._forms[self._form[-1]]
-        arity = len(form.operands)
-        buffers = self._operand_buffer[-arity:]
-        spec = self._specs[form.op]
-        if (
-            not form.operands
-            or form.operands[0].role != spec.params[0].name
-            or spec.params[0].access == "r"
-            or buffers[0] != tile.storage.number
-            or buffers.count(tile.storage.number) != 1
-            or form.operands[0].pattern != tile.pattern
-            or target.storage.memory is not tile.storage.memory
-            or tile.storage.number != len(self._buffers) - 1
-            or target.index is not None
-        ):
+        number = self._form[-1]
+        key = (number, target.key, accumulates, target.storage.has_values)
+        if key in self._retargeted_form:
+            changed = self._retargeted_form[key]
+        else:
+            changed = self._retargeted_form[key] = self._form_into(number, target, accumulates)
+        if changed is None:
             return False
-        first = Operand(form.operands[0].role, target.pattern, target.storage.memory)
-        changed = Form(form.op, form.engine, form.attrs, (first, *form.operands[1:]))
-        number = self._form_number.get(changed)
-        if number is None:
-            spec.check(changed, self.machine)
-            number = len(self._forms)
-            self._forms.append(changed)
-            self._form_number[changed] = number
-        self._form[-1] = number
+        arity = len(self._forms[number].operands)
+        self._retargets.append(
+            Retarget(
+                len(self._form) - 1,
+                number,
+                fresh.tile.storage.number,
+                self._operand_offset[-arity],
+                accumulates,
+            )
+        )
+        self._form[-1] = changed
         self._operand_buffer[-arity] = target.storage.number
         self._operand_offset[-arity] = target.offset
+        self.fresh = None
         return True
+
+    def _form_into(self, number: int, target: NkiTensor, accumulates: bool) -> int | None:
+        """Return the form that writes to `target`, or None if there is none."""
+        form = self._forms[number]
+        spec = self._specs[form.op]
+        first = form.operands[0]
+        is_matmul = form.op == "nc_matmul" and not form.attr("is_transpose")
+        rounds_twice = first.dtype != target.dtype and first.dtype != "float32"
+        if (
+            first.role != spec.params[0].name
+            or spec.params[0].access == "r"
+            or target.storage.memory is not first.memory
+            or first.pattern.size != prod(target.shape)
+            or rounds_twice
+            or (accumulates and not is_matmul)
+        ):
+            return None
+        attrs = dict(form.attrs)
+        if is_matmul:
+            attrs.pop("accumulate", None)
+            if not accumulates:
+                attrs["accumulate"] = False
+            elif target.storage.has_values:
+                attrs["accumulate"] = True
+        into = Operand(first.role, target.pattern, target.storage.memory)
+        changed = Form(
+            form.op, form.engine, tuple(sorted(attrs.items())), (into, *form.operands[1:])
+        )
+        found = self._form_number.get(changed)
+        if found is not None:
+            return found
+        try:
+            spec.check(changed, self.machine)
+        except KernelError:
+            return None
+        self._forms.append(changed)
+        self._form_number[changed] = len(self._forms) - 1
+        return len(self._forms) - 1
 
     # -- idioms of older dialects ---------------------------------------------------------------
 
@@ -449,39 +511,67 @@ class Recorder:
     def tile_operation(self, name: str, *operands: object, dtype: object = None) -> NkiTensor:
         """Emit an operator on tiles (`a + b`), an old-generation idiom."""
         self.note_hybrid("operators on tiles")
-        result = self.instructions.language[name](*operands, dtype=dtype)
+        result = self.instructions.operators[name](*operands, dtype=dtype)
         assert isinstance(result, NkiTensor)
         return result
 
+    def update(self, name: str, target: NkiTensor, other: object, **attrs: object) -> NkiTensor:
+        """Emit `target op= other` in place."""
+        self.note_hybrid("operators on tiles")
+        self.instructions.operators[name](target, other, into=target, **attrs)
+        self._note_values(target)
+        return target
+
     def accumulate(self, target: NkiTensor, other: object) -> NkiTensor:
         """Emit `target += other`; into PSUM the matmul accumulates."""
-        self.note_hybrid("operators on tiles")
-        into_psum = isinstance(other, NkiTensor) and other.memory is Memory.PSUM is target.memory
-        if into_psum and isinstance(other, NkiTensor) and self.retarget_last(other, target):
-            return target
-        result = self.instructions.language["add"](target, other)
-        self.assign(target, ..., result)
-        return target
+        fresh = self.fresh
+        if fresh is not None and fresh.tile is other:
+            if fresh.instruction == NOTHING:
+                return target
+            part = _part(target, fresh)
+            if target.memory is Memory.PSUM and self.retarget(fresh, part, accumulates=True):
+                return target
+            if fresh.box is not None:
+                other = fresh.tile.boxed(range(fresh.tile.ndim), fresh.box)
+                self.update("add", part, other, **fresh.attrs)
+                return target
+        return self.update("add", target, other)
 
     def assign(self, target: NkiTensor, key: object, value: object) -> None:
         """Emit `target[key] = value`."""
         view = target[key]
-        if isinstance(value, NkiTensor):
-            same = (
-                value.storage is view.storage
-                and value.offset == view.offset
-                and value.shape == view.shape
-                and value.strides == view.strides
-            )
-            if same:
-                return
+        if not isinstance(value, NkiTensor):
             self.note_hybrid("assignments to tiles")
-            if self.retarget_last(value, view):
-                return
-            self.instructions.isa["tensor_copy"](dst=view, src=value)
+            for tile in _tiles_of(view):
+                self.instructions.isa["memset"](dst=tile, value=value)
+                self._note_values(tile)
+            return
+        same = (
+            value.storage is view.storage
+            and value.offset == view.offset
+            and value.shape == view.shape
+            and value.strides == view.strides
+        )
+        if same:
             return
         self.note_hybrid("assignments to tiles")
-        self.instructions.isa["memset"](dst=view, value=value)
+        fresh = self.fresh
+        attrs: dict[str, object] = {}
+        if fresh is not None and fresh.tile is value:
+            if fresh.instruction == NOTHING:
+                return
+            view = _part(view, fresh)
+            if self.retarget(fresh, view):
+                return
+            if fresh.box is not None:
+                value, attrs = value.boxed(range(value.ndim), fresh.box), fresh.attrs
+        name = "dma_copy" if Memory.HBM in (view.memory, value.memory) else "tensor_copy"
+        self.instructions.isa[name](dst=view, src=fitted(value, view), **attrs)
+        self._note_values(view)
+
+    def _note_values(self, view: NkiTensor) -> None:
+        """Note that a PSUM tile holds values that no matmul wrote, to which one may add."""
+        view.storage.has_values = True
 
     # -- device loops -------------------------------------------------------------------------
 
@@ -570,15 +660,18 @@ class Recorder:
                 f"kernel {kernel!r} returns no tensor and writes none of its arguments",
                 hint="allocate the result with buffer=nl.shared_hbm, write it, and return it",
             )
+        restore_used(self)
+        written = self._written_buffers()
         keep, renumber = self._live_buffers(results)
         operand_buffer = np.array(self._operand_buffer, dtype=np.int64)
         is_register = self._register_operands()
         mapped = np.where(is_register, operand_buffer, renumber[operand_buffer * ~is_register])
+        form, forms = self._used_forms()
         return Program(
             kernel=kernel,
             machine=self.machine.name,
-            nki=self.version or "any",
-            forms=tuple(self._forms),
+            nki=self.version or ("beta1" if self.is_beta1 else "any"),
+            forms=forms,
             buffers=tuple(self._buffers[i] for i in keep),
             constants=tuple(self._constants),
             sites=tuple(Site(place, callers) for place, callers in self.source_map.places),
@@ -596,13 +689,24 @@ class Recorder:
             outputs=tuple(
                 Output(int(renumber[t.storage.number]), t.offset, t.pattern) for t in results
             ),
-            form=np.array(self._form, dtype=np.int64),
+            form=form,
             site=np.array(self._site, dtype=np.int64),
             operand_buffer=mapped.astype(np.int64),
             operand_offset=np.array(self._operand_offset, dtype=np.int64),
             register_count=self._register_count,
             is_hybrid=self.is_hybrid,
         )
+
+    def _used_forms(self) -> tuple[npt.NDArray[np.int64], tuple[Form, ...]]:
+        """Return the form of each instruction, and the forms that occur.
+
+        Forms that were met but whose instructions all write an assignment's target are left out.
+        """
+        column = np.array(self._form, dtype=np.int64)
+        used = np.unique(column)
+        renumber = np.zeros(len(self._forms) + 1, dtype=np.int64)
+        renumber[used] = np.arange(len(used))
+        return renumber[column], tuple(self._forms[number] for number in used.tolist())
 
     def _results(self, returned: object) -> list[NkiTensor]:
         if returned is None:
@@ -698,6 +802,20 @@ class Recorder:
                     buffer.loop,
                 )
         return keep, renumber
+
+
+def _part(view: NkiTensor, fresh: Fresh) -> NkiTensor:
+    """Return the part of an assignment's target that a masked instruction defines."""
+    if fresh.box is None:
+        return view
+    return view.boxed(matching(view.shape, fresh.tile.shape), fresh.box)
+
+
+def _tiles_of(view: NkiTensor) -> Iterable[NkiTensor]:
+    """Return the view, or the tiles of a tensor with block dimensions."""
+    from nkisim.frontend.blocks import BlockTensor
+
+    return view.tiles() if isinstance(view, BlockTensor) else (view,)
 
 
 __all__ = ["REGIONS", "DynamicIndex", "Index", "MemoryRegion", "Recorder"]

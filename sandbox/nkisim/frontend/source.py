@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
@@ -57,6 +58,10 @@ class SourceMap:
             key = (frame.f_code, frame.f_lasti, back.f_code, back.f_lasti)
         found = self._sites.get(key)
         return self._intern(key, frame) if found is None else found
+
+    def site_of_call(self) -> int:
+        """Return the number of the kernel's line that called into nkisim."""
+        return self.site(sys._getframe(1))
 
     def _intern(self, key: tuple[object, ...], frame: FrameType | None) -> int:
         if key in self._sites:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from nkisim.dtypes import DType, lookup
 from nkisim.errors import KernelError, UnsupportedError
-from nkisim.frontend.index import IndexTensor, resolve_index_tensors
+from nkisim.frontend.dynamic import DynamicIndex, DynamicSlice
+from nkisim.frontend.predicate import Predicate, resolve
 from nkisim.frontend.register import Register
+from nkisim.frontend.subscript import Reach, has_index_tensor, subscript
 from nkisim.ir.access import Memory, Pattern
 from nkisim.ir.program import Index
 
@@ -40,31 +42,13 @@ class TracedBuffer:
     """NKI name of the memory region, such as `shared_hbm`."""
     is_argument: bool = False
     has_fill: bool = False
+    has_values: bool = False
+    """Something else than a matmul wrote it since it was allocated."""
 
     @property
     def pitch_bytes(self) -> int:
         """Bytes from one partition to the next in flat storage."""
         return self.free_size * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class DynamicIndex:
-    """The run-time part of a view's address."""
-
-    kind: str
-    """`scalar` or `vector`."""
-    source: Register | NkiTensor
-    step: int
-    """Elements of the view's dtype per unit."""
-    bound: int
-
-
-@dataclass(frozen=True, slots=True)
-class DynamicSlice:
-    """`nl.ds(start, size)` whose start is known only on the device."""
-
-    start: Register | NkiTensor
-    size: int
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -85,7 +69,7 @@ class NkiTensor:
         strides: Elements from one index to the next, per dimension.
     """
 
-    __slots__ = ("_key", "dtype", "index", "offset", "shape", "storage", "strides")
+    __slots__ = ("_key", "beyond", "dtype", "index", "offset", "shape", "storage", "strides")
     __array_priority__ = 1000
     __array_ufunc__ = None
 
@@ -104,6 +88,7 @@ class NkiTensor:
         self.strides = strides
         self.dtype = dtype
         self.index = index
+        self.beyond: tuple[Reach, ...] = ()
         self._key: tuple[object, ...] | None = None
 
     # -- what kernels ask ---------------------------------------------------------------------
@@ -170,6 +155,7 @@ class NkiTensor:
     def key(self) -> tuple[object, ...]:
         """All that an instruction's form knows of this operand."""
         if self._key is None:
+            self.require_in_bounds()
             index = self.index
             self._key = (
                 self.shape,
@@ -217,13 +203,68 @@ class NkiTensor:
 
     def __getitem__(self, key: object) -> NkiTensor:
         items = key if isinstance(key, tuple) else (key,)
-        if any(isinstance(item, IndexTensor) for item in items):
-            self.storage.recorder.note_hybrid("index tensors (nl.arange)")
-            offset, shape, strides = resolve_index_tensors(self, items)
-            return self._view(offset, shape, strides)
+        if has_index_tensor(items):
+            return subscript(self, items)
+        if len(items) == 1 and isinstance(items[0], Predicate):
+            return self._masked(items[0])
         return self._basic_index(items)
 
+    def _masked(self, mask: Predicate) -> NkiTensor:
+        """View of the box where `mask` holds (masks on a matmul's operands)."""
+        region = resolve(mask, self.shape)
+        if region is None or region.clauses:
+            raise UnsupportedError(
+                "NKS502",
+                "a tile under a mask that is not a box is not emulated",
+                hint="pass mask= to the instruction",
+            )
+        return self.boxed(tuple(range(self.ndim)), region.box)
+
+    def boxed(self, dims: Sequence[int | None], box: Sequence[tuple[int, int]]) -> NkiTensor:
+        """View of a box of an iteration space.
+
+        Args:
+            dims: Axis of the space of each dimension, or None.
+            box: (start, count) along each axis.
+        """
+        offset, shape = self.offset, list(self.shape)
+        starts = [0] * len(shape)
+        for d, axis in enumerate(dims):
+            if axis is not None:
+                starts[d], shape[d] = box[axis]
+                offset += starts[d] * self.strides[d]
+        index = self.index
+        if (
+            index is not None
+            and index.kind == "vector"
+            and (starts[0] or shape[0] != self.shape[0])
+        ):
+            assert isinstance(index.source, NkiTensor)
+            source = index.source[starts[0] : starts[0] + shape[0]]
+            index = DynamicIndex(index.kind, source, index.step, index.bound)
+        view = NkiTensor(self.storage, offset, tuple(shape), self.strides, self.dtype, index)
+        view.beyond = tuple(
+            moved
+            for reach in self.beyond
+            if not (moved := reach.moved(starts)).is_inside(view.shape)
+        )
+        return view
+
+    def require_in_bounds(self) -> None:
+        """Refuse a view that reaches outside of its tensor."""
+        for reach in self.beyond:
+            low, high = reach.span(self.shape)
+            raise KernelError(
+                "NKS106",
+                f"index {low}..{high} is out of bounds on dimension {reach.dim} of size "
+                f"{reach.size}",
+                got=f"a view {list(self.shape)} of {self.storage.name}",
+                allowed=f"0 to {reach.size - 1}",
+                hint="mask the last tile: mask=(i < size), or clamp its size",
+            )
+
     def _basic_index(self, items: tuple[object, ...]) -> NkiTensor:
+        self.require_in_bounds()
         on_chip = self.storage.memory.is_on_chip
         given = sum(1 for item in items if item is not None and item is not Ellipsis)
         if given > len(self.shape):
@@ -256,7 +297,7 @@ class NkiTensor:
                 continue
             size, stride = self.shape[dim], self.strides[dim]
             if isinstance(item, slice):
-                start, count, step = self._slice(item, dim, size)
+                start, count, step = self.slice_bounds(item, dim, size)
                 offset += start * stride
                 shape.append(count)
                 strides.append(stride * step)
@@ -272,7 +313,7 @@ class NkiTensor:
                 else:
                     last_was_dropped = (position, stride)
             else:
-                at = self._integer(item, dim, size)
+                at = self.integer_index(item, dim, size)
                 offset += at * stride
                 if on_chip and dim == 0:
                     shape.append(1)
@@ -290,7 +331,8 @@ class NkiTensor:
             self.storage, offset, tuple(shape), tuple(strides), self.dtype, index or self.index
         )
 
-    def _slice(self, item: slice, dim: int, size: int) -> tuple[int, int, int]:
+    def slice_bounds(self, item: slice, dim: int, size: int) -> tuple[int, int, int]:
+        """Return start, count and step of a slice, which must not be empty."""
         step = 1 if item.step is None else self._plain_int(item.step, dim, "step")
         if step < 1:
             raise KernelError(
@@ -334,7 +376,8 @@ class NkiTensor:
                 hint="use // instead of / for tile arithmetic",
             ) from None
 
-    def _integer(self, item: object, dim: int, size: int) -> int:
+    def integer_index(self, item: object, dim: int, size: int) -> int:
+        """Return an integer index counted from 0, which must be in bounds."""
         try:
             at: int = item.__index__()  # type: ignore[attr-defined]
         except AttributeError:
@@ -695,7 +738,10 @@ class NkiTensor:
         return self.storage.recorder.tile_operation("add", self, other)
 
     def __radd__(self, other: object) -> NkiTensor:
-        return self.storage.recorder.tile_operation("add", self, other)
+        return self.storage.recorder.tile_operation("add", other, self)
+
+    def __iadd__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.accumulate(self, other)
 
     def __sub__(self, other: object) -> NkiTensor:
         return self.storage.recorder.tile_operation("subtract", self, other)
@@ -703,11 +749,17 @@ class NkiTensor:
     def __rsub__(self, other: object) -> NkiTensor:
         return self.storage.recorder.tile_operation("subtract", other, self)
 
+    def __isub__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.update("subtract", self, other)
+
     def __mul__(self, other: object) -> NkiTensor:
         return self.storage.recorder.tile_operation("multiply", self, other)
 
     def __rmul__(self, other: object) -> NkiTensor:
-        return self.storage.recorder.tile_operation("multiply", self, other)
+        return self.storage.recorder.tile_operation("multiply", other, self)
+
+    def __imul__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.update("multiply", self, other)
 
     def __truediv__(self, other: object) -> NkiTensor:
         return self.storage.recorder.tile_operation("divide", self, other)
@@ -715,14 +767,86 @@ class NkiTensor:
     def __rtruediv__(self, other: object) -> NkiTensor:
         return self.storage.recorder.tile_operation("divide", other, self)
 
+    def __itruediv__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.update("divide", self, other)
+
     def __pow__(self, other: object) -> NkiTensor:
         return self.storage.recorder.tile_operation("power", self, other)
+
+    def __rpow__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("power", other, self)
+
+    def __ipow__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.update("power", self, other)
+
+    def __and__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("bitwise_and", self, other)
+
+    def __rand__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("bitwise_and", other, self)
+
+    def __iand__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.update("bitwise_and", self, other)
+
+    def __or__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("bitwise_or", self, other)
+
+    def __ror__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("bitwise_or", other, self)
+
+    def __ior__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.update("bitwise_or", self, other)
+
+    def __xor__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("bitwise_xor", self, other)
+
+    def __rxor__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("bitwise_xor", other, self)
+
+    def __ixor__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.update("bitwise_xor", self, other)
+
+    def __lshift__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("left_shift", self, other)
+
+    def __rshift__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("right_shift", self, other)
+
+    def __mod__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("mod", self, other)
 
     def __neg__(self) -> NkiTensor:
         return self.storage.recorder.tile_operation("negative", self)
 
-    def __iadd__(self, other: object) -> NkiTensor:
-        return self.storage.recorder.accumulate(self, other)
+    def __invert__(self) -> NkiTensor:
+        return self.storage.recorder.tile_operation("invert", self)
+
+    def __abs__(self) -> NkiTensor:
+        return self.storage.recorder.tile_operation("abs", self)
+
+    def __lt__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("less", self, other)
+
+    def __le__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("less_equal", self, other)
+
+    def __gt__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("greater", self, other)
+
+    def __ge__(self, other: object) -> NkiTensor:
+        return self.storage.recorder.tile_operation("greater_equal", self, other)
+
+    def __eq__(self, other: object) -> object:  # type: ignore[override]  # a tile
+        if self.storage.recorder.is_beta1 and isinstance(other, (NkiTensor, int, float)):
+            return self.storage.recorder.tile_operation("equal", self, other)
+        return self is other
+
+    def __ne__(self, other: object) -> object:  # type: ignore[override]  # a tile
+        if self.storage.recorder.is_beta1 and isinstance(other, (NkiTensor, int, float)):
+            return self.storage.recorder.tile_operation("not_equal", self, other)
+        return self is not other
+
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         raise KernelError(

@@ -33,6 +33,7 @@ from nkisim.frontend.arguments import Json, Rebuilder, describe
 from nkisim.frontend.bind import Instructions
 from nkisim.frontend.importer import KernelImporter, ModuleSource, served
 from nkisim.frontend.jit import Kernel, Runner, unwrap
+from nkisim.frontend.neuronxcc.modules import build_modules as build_old_modules
 from nkisim.frontend.nki.modules import build_modules
 from nkisim.frontend.recorder import REGIONS, Recorder
 from nkisim.frontend.source import SourceMap
@@ -42,6 +43,8 @@ from nkisim.machine.load import load_machine, machine_names
 from nkisim.machine.spec import Machine
 from nkisim.ops.table import OPS
 
+BETA1 = "beta1"
+"""Name of the first generation of the language, `neuronxcc.nki`."""
 NKI_VERSIONS = ("0.3", "0.4", "0.5", "0.6")
 """Versions that the front end knows how to enforce."""
 
@@ -57,7 +60,8 @@ class Traced:
 @lru_cache(maxsize=4)
 def environment(run: Runner | None = None) -> tuple[dict[str, ModuleType], Instructions]:
     """Return the NKI modules and bound instructions of this process."""
-    return build_modules(OPS, run)
+    modules, instructions = build_modules(OPS, run)
+    return {**modules, **build_old_modules(instructions, run)}, instructions
 
 
 def trace_kernel(
@@ -94,9 +98,25 @@ def trace_kernel(
     if isinstance(kernel, Kernel):
         grid = grid or kernel.grid
     recorder = Recorder(
-        machine, version=version, instructions=instructions, sources=sources, grid=grid
+        machine,
+        version=None if version == BETA1 else version,
+        instructions=instructions,
+        sources=sources,
+        grid=grid,
     )
+    recorder.is_beta1 = recorder.is_hybrid = version == BETA1 or is_beta1(kernel)
     return _run(recorder, modules, unwrap(kernel), described, described_kwargs, grid)
+
+
+def is_beta1(kernel: object) -> bool:
+    """Whether a kernel is written for the first generation of the language."""
+    if isinstance(kernel, Kernel) and kernel.is_beta1:
+        return True
+    names = getattr(unwrap(kernel), "__globals__", {})
+    return any(
+        isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "neuronxcc"
+        for value in names.values()
+    )
 
 
 def _run(
@@ -225,7 +245,7 @@ def _trace_sources(
     modules, instructions = environment(None)
     version = request.get("nki")
     extra: dict[str, object] = {}
-    if version is None:
+    if version in (None, BETA1):
         # Names that older kernels use without importing them.
         extra = {"sbuf": REGIONS["sbuf"], "psum": REGIONS["psum"], "hbm": REGIONS["private_hbm"]}
     importer = KernelImporter(
@@ -237,7 +257,11 @@ def _trace_sources(
     machine = load_machine(str(request["machine"]))
     grid = tuple(int(n) for n in request.get("grid") or ())
     recorder = Recorder(
-        machine, version=version, instructions=instructions, sources=texts, grid=grid
+        machine,
+        version=None if version == BETA1 else version,
+        instructions=instructions,
+        sources=texts,
+        grid=grid,
     )
     with served(importer, modules):
         module = importlib.import_module(str(request["main"]))
@@ -250,6 +274,7 @@ def _trace_sources(
                 allowed=f"kernels in the file: {', '.join(defined)}" if defined else None,
                 hint=f"name the kernel function {request['entry']!r} and decorate it with @nki.jit",
             )
+        recorder.is_beta1 = recorder.is_hybrid = version == BETA1 or is_beta1(entry)
         return _run(
             recorder, modules, unwrap(entry), request["args"], request.get("kwargs", {}), grid
         )

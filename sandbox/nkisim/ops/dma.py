@@ -16,7 +16,7 @@ from nkisim.errors import KernelError
 from nkisim.ir.access import Memory
 from nkisim.ir.program import Form, Operand
 from nkisim.machine.spec import Engine, Machine
-from nkisim.ops import codes, rules
+from nkisim.ops import axes, codes, rules
 from nkisim.ops.operands import NAME, page, position
 from nkisim.ops.registry import DMA_SIDES, SBUF_ONLY, DmaCost, OpSpec, Param, ParamKind, Run, State
 
@@ -240,6 +240,7 @@ DMA_TRANSPOSE = OpSpec(
     compile=_dma_transpose,
     cost=_cost_dma_transpose,
     is_dma=True,
+    axes=axes.permutation,
 )
 
 

@@ -16,7 +16,7 @@ from nkisim.dtypes import Array, store, to_float32
 from nkisim.errors import KernelError
 from nkisim.ir.program import Form
 from nkisim.machine.spec import Engine, Machine
-from nkisim.ops import alu, codes, costs, rules
+from nkisim.ops import alu, axes, codes, costs, rules
 from nkisim.ops.operands import NAME, OLD_DTYPE, flat, integer, page, position, read
 from nkisim.ops.registry import SBUF_ONLY, Cost, OpSpec, Param, ParamKind, Run, State
 
@@ -266,6 +266,7 @@ TENSOR_PARTITION_REDUCE = OpSpec(
     cost=lambda form, machine: costs.gpsimd_cost(
         machine, form["data"].free_size * form["data"].partitions / 8
     ),
+    axes=axes.partition_reduction,
 )
 
 # -- gathers ------------------------------------------------------------------------------------
@@ -324,6 +325,7 @@ NC_N_GATHER = OpSpec(
     check=_check_n_gather,
     compile=_n_gather,
     cost=_cost,
+    axes=axes.rows_of("dst", "indices"),
 )
 
 LOCAL_GATHER_PARAMS = (
@@ -412,6 +414,7 @@ LOCAL_GATHER = OpSpec(
     check=_check_local_gather,
     compile=_local_gather,
     cost=_cost_local_gather,
+    axes=axes.over("dst"),
 )
 
 SPECS: tuple[OpSpec, ...] = (

@@ -19,6 +19,7 @@ from nkisim.dtypes import Array
 from nkisim.ir.access import Memory
 from nkisim.ir.program import AttrValue, Form, Operand
 from nkisim.machine.spec import Engine, Machine
+from nkisim.ops.axes import AxisMap, elementwise
 from nkisim.ops.random_lanes import Lanes
 
 ON_CHIP: Final = (Memory.SBUF, Memory.PSUM)
@@ -180,6 +181,8 @@ class OpSpec:
     compile: Compile
     cost: CostFunction
     choose_engine: EngineChoice | None = None
+    axes: AxisMap = elementwise
+    """Which axes of the iteration space each operand has; a mask restricts iterations."""
     is_dma: bool = False
     min_generation: int = 2
     """First NeuronCore version that has it."""

@@ -16,7 +16,7 @@ from nkisim.errors import KernelError, UnsupportedError
 from nkisim.ir.access import Memory
 from nkisim.ir.program import Form, Operand
 from nkisim.machine.spec import Engine, Machine
-from nkisim.ops import codes, costs, rules
+from nkisim.ops import axes, codes, costs, rules
 from nkisim.ops.operands import NAME, OLD_DTYPE, flat, page, position
 from nkisim.ops.registry import (
     PSUM_ONLY,
@@ -267,6 +267,7 @@ NC_MATMUL = OpSpec(
     check=_check_matmul,
     compile=_matmul,
     cost=_cost_matmul,
+    axes=axes.matmul,
 )
 
 # -- nc_transpose -------------------------------------------------------------------------------
@@ -378,6 +379,7 @@ NC_TRANSPOSE = OpSpec(
     compile=_transpose,
     cost=_cost_transpose,
     choose_engine=_choose_transpose,
+    axes=axes.transpose,
 )
 
 SPECS: tuple[OpSpec, ...] = (NC_MATMUL, NC_TRANSPOSE)

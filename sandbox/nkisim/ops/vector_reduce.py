@@ -15,7 +15,7 @@ from nkisim.dtypes import Array, store, to_float32
 from nkisim.errors import KernelError
 from nkisim.ir.program import Form
 from nkisim.machine.spec import Engine, Machine
-from nkisim.ops import alu, codes, costs, rules
+from nkisim.ops import alu, axes, codes, costs, rules
 from nkisim.ops.operands import (
     DST,
     NAME,
@@ -140,6 +140,7 @@ TENSOR_REDUCE = OpSpec(
     check=_check_tensor_reduce,
     compile=_tensor_reduce,
     cost=_cost_tensor_reduce,
+    axes=axes.reduction,
 )
 
 # -- tensor_scalar_reduce -----------------------------------------------------------------------
@@ -288,6 +289,7 @@ BN_STATS = OpSpec(
     cost=lambda form, machine: costs.vector_cost(
         form, machine, form["data"].free_size * costs.port_factor([form["data"]], machine)
     ),
+    axes=axes.over("data"),
 )
 
 
@@ -334,6 +336,7 @@ BN_AGGR = OpSpec(
     check=_check_bn_aggr,
     compile=_bn_aggr,
     cost=lambda form, machine: costs.vector_cost(form, machine, 13.0 * form["data"].free_size / 3),
+    axes=axes.over("data"),
 )
 
 SPECS: tuple[OpSpec, ...] = (TENSOR_REDUCE, TENSOR_SCALAR_REDUCE, BN_STATS, BN_AGGR)

@@ -15,7 +15,7 @@ from nkisim.dtypes import DTYPES, Array, store, to_float32
 from nkisim.errors import KernelError
 from nkisim.ir.program import Form
 from nkisim.machine.spec import Engine, Machine
-from nkisim.ops import alu, codes, costs, rules
+from nkisim.ops import alu, axes, codes, costs, rules
 from nkisim.ops.operands import (
     DST,
     NAME,
@@ -105,6 +105,7 @@ MAX8 = OpSpec(
     check=_check_max8,
     compile=_max8,
     cost=lambda form, machine: costs.vector_cost(form, machine, form["src"].free_size),
+    axes=axes.over("src"),
 )
 
 
@@ -170,6 +171,7 @@ NC_FIND_INDEX8 = OpSpec(
     check=_check_find8,
     compile=_find_index8,
     cost=lambda form, machine: costs.vector_cost(form, machine, form["data"].free_size),
+    axes=axes.over("data"),
 )
 
 
@@ -213,6 +215,7 @@ NC_MATCH_REPLACE8 = OpSpec(
     check=_check_replace8,
     compile=_match_replace8,
     cost=lambda form, machine: costs.vector_cost(form, machine, form["data"].free_size),
+    axes=axes.rows_of("data", "dst"),
 )
 
 # -- range_select -------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ import numpy as np
 from nkisim.dtypes import DTYPES, DType, lookup
 from nkisim.errors import KernelError, UnsupportedError
 from nkisim.frontend.context import current
+from nkisim.frontend.dynamic import DynamicSlice
 from nkisim.frontend.index import IndexTensor
 from nkisim.frontend.recorder import REGIONS, MemoryRegion
 from nkisim.frontend.register import Register
-from nkisim.frontend.tensor import DynamicSlice, NkiTensor
+from nkisim.frontend.tensor import NkiTensor
 from nkisim.ir.access import Memory
 
 Tile = NkiTensor

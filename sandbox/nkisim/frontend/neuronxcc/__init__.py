@@ -1,0 +1,1 @@
+"""The first generation of the language, `neuronxcc.nki` (NKI "Beta 1")."""
