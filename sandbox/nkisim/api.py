@@ -29,6 +29,7 @@ from nkisim.execute.validate import validate
 from nkisim.frontend.answer import TraceAnswer, decode_answer
 from nkisim.frontend.arguments import Construct, Symbol, TensorSpec, describe
 from nkisim.frontend.jit import Kernel
+from nkisim.frontend.live_arguments import find_arrays
 from nkisim.frontend.trace import environment, trace_kernel, trace_request
 from nkisim.ir.encode import decode
 from nkisim.ir.program import Program
@@ -313,7 +314,7 @@ def run_kernel(
     target = resolve_machine(machine)
     traced = trace_kernel(kernel, args, kwargs, machine=target, version=nki, run=run_standalone)
     validate(traced.program, target, allow_unwritten_reads=True)
-    arrays = _tensor_arguments(args, kwargs or {})
+    arrays = find_arrays(args, kwargs or {})
     return _finish(traced.program, target, arrays, traced.diagnostics, "", ())
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from nkisim.errors import KernelError
+from nkisim.machine.load import load_machine
+from nkisim.machine.spec import Machine
 
 if TYPE_CHECKING:
     from nkisim.frontend.recorder import Recorder
@@ -31,3 +34,15 @@ def current() -> Recorder:
             hint="call it inside a function that runs under @nki.jit or nkisim.simulate",
         )
     return recorder
+
+
+def target_machine() -> Machine:
+    """Return the machine that the kernel is traced for.
+
+    Outside kernels (constants of a module, host code) it is the one that
+    NEURON_PLATFORM_TARGET_OVERRIDE names, else trn2.
+    """
+    recorder = _ACTIVE.get()
+    if recorder is not None:
+        return recorder.machine
+    return load_machine(os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or "trn2")

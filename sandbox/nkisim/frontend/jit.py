@@ -146,5 +146,6 @@ def make_decorators(run: Runner | None, *, is_beta1: bool = False) -> dict[str, 
     return {
         **dict.fromkeys(names, jit),
         "simulate": simulate,
+        "cpu_simulate": simulate,
         "simulate_kernel": simulate_kernel,
     }

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nkisim.dtypes import DTYPES, DType, lookup
-from nkisim.errors import KernelError, Warnings
+from nkisim.errors import Diagnostic, KernelError, Warnings
 from nkisim.frontend.dynamic import DynamicIndex
 from nkisim.frontend.register import Register
 from nkisim.frontend.retarget import NOTHING, Retarget, fitted, restore_used
@@ -488,6 +488,24 @@ class Recorder:
                 hint="use slices, .ap() and nki.isa instructions with an explicit dst",
             )
         self.is_hybrid = True
+
+    def is_presence_test(self, tensor: NkiTensor) -> bool:
+        """Whether `if tensor:` asks that an optional tensor was given, noting it.
+
+        Only a kernel's argument can mean that, and only in dialects whose compiler takes it so;
+        a version that is enforced refuses it.
+        """
+        if self.version is not None or not tensor.storage.is_argument:
+            return False
+        self.warnings.add(
+            Diagnostic(
+                code="NKS592",
+                kind="note",
+                message=f"`if` on {tensor!r} asks whether it is there, not what it holds",
+                hint="write `is not None`",
+            )
+        )
+        return True
 
     def partition_broadcast(self, tensor: NkiTensor, size: int) -> NkiTensor:
         """Repeat one partition `size` times: a copy by DMA in old dialects, else refused.

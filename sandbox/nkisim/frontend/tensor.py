@@ -849,6 +849,11 @@ class NkiTensor:
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
+        if not self.storage.recorder.is_presence_test(self):
+            self._no_value()
+        return True
+
+    def _no_value(self) -> NoReturn:
         raise KernelError(
             "NKS404",
             f"the value of a tile is not known at trace time: {self!r}",
@@ -856,10 +861,10 @@ class NkiTensor:
         )
 
     def __float__(self) -> float:
-        return float(bool(self))
+        self._no_value()
 
     def __int__(self) -> int:
-        return int(bool(self))
+        self._no_value()
 
     def __array__(self, *args: object, **kwargs: object) -> NoReturn:
         raise KernelError(

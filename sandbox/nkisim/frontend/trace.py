@@ -14,9 +14,6 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from nkisim.errors import (
     Diagnostic,
     DiagnosticError,
@@ -29,10 +26,11 @@ from nkisim.errors import (
 )
 from nkisim.frontend import context
 from nkisim.frontend.answer import TraceAnswer, encode_answer
-from nkisim.frontend.arguments import Json, Rebuilder, describe
+from nkisim.frontend.arguments import Rebuilder, describe
 from nkisim.frontend.bind import Instructions
 from nkisim.frontend.importer import KernelImporter, ModuleSource, served
 from nkisim.frontend.jit import Kernel, Runner, unwrap
+from nkisim.frontend.live_arguments import Leaf, replace_arrays
 from nkisim.frontend.neuronxcc.modules import build_modules as build_old_modules
 from nkisim.frontend.nki.modules import build_modules
 from nkisim.frontend.recorder import REGIONS, Recorder
@@ -92,9 +90,6 @@ def trace_kernel(
         UnsupportedError: nkisim does not emulate something that the kernel uses.
     """
     modules, instructions = environment(run)
-    arrays: list[npt.NDArray[np.generic]] = []
-    described = [describe(arg, arrays) for arg in args]
-    described_kwargs = {k: describe(v, arrays) for k, v in (kwargs or {}).items()}
     if isinstance(kernel, Kernel):
         grid = grid or kernel.grid
     recorder = Recorder(
@@ -105,7 +100,14 @@ def trace_kernel(
         grid=grid,
     )
     recorder.is_beta1 = recorder.is_hybrid = version == BETA1 or is_beta1(kernel)
-    return _run(recorder, modules, unwrap(kernel), described, described_kwargs, grid)
+
+    def rebuild(rebuilder: Rebuilder, value: object, name: str) -> object:
+        def replace(leaf: Leaf, label: str) -> object:
+            return rebuilder.rebuild(describe(leaf, []), label)
+
+        return replace_arrays(value, replace, name)
+
+    return _run(recorder, modules, unwrap(kernel), args, kwargs or {}, grid, rebuild)
 
 
 def is_beta1(kernel: object) -> bool:
@@ -123,9 +125,10 @@ def _run(
     recorder: Recorder,
     modules: Mapping[str, ModuleType],
     function: Callable[..., object],
-    args: Sequence[Json],
-    kwargs: Mapping[str, Json],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
     grid: tuple[int, ...],
+    rebuild: Callable[[Rebuilder, Any, str], object] = Rebuilder.rebuild,
 ) -> Traced:
     if any(n != 1 for n in grid):
         raise UnsupportedError(
@@ -134,9 +137,9 @@ def _run(
     rebuilder = Rebuilder(recorder, modules)
     names = _parameter_names(function)
     values = [
-        rebuilder.rebuild(item, names[i] if i < len(names) else "") for i, item in enumerate(args)
+        rebuild(rebuilder, item, names[i] if i < len(names) else "") for i, item in enumerate(args)
     ]
-    named = {key: rebuilder.rebuild(item, key) for key, item in kwargs.items()}
+    named = {key: rebuild(rebuilder, item, key) for key, item in kwargs.items()}
     token = context.activate(recorder)
     try:
         returned = function(*values, **named)

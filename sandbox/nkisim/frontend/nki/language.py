@@ -14,9 +14,10 @@ import numpy as np
 
 from nkisim.dtypes import DTYPES, DType, lookup
 from nkisim.errors import KernelError, UnsupportedError
-from nkisim.frontend.context import current
+from nkisim.frontend.context import current, target_machine
 from nkisim.frontend.dynamic import DynamicSlice
 from nkisim.frontend.index import IndexTensor
+from nkisim.frontend.nki.records import NKIObject
 from nkisim.frontend.recorder import REGIONS, MemoryRegion
 from nkisim.frontend.register import Register
 from nkisim.frontend.tensor import NkiTensor
@@ -128,7 +129,14 @@ def empty_like(x: Tile, dtype: object = None, buffer: object = None, name: str =
 
 
 def shared_constant(constant: object, dtype: object = None, **_: object) -> Tile:
-    """Embed a numpy array as a tensor in HBM."""
+    """Embed a numpy array, or the array of an .npy file, as a tensor in HBM."""
+    if isinstance(constant, str):
+        try:
+            constant = np.load(constant, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise KernelError(
+                "NKS608", f"shared_constant: {constant!r:.80} cannot be read: {error}"[:200]
+            ) from None
     values = np.asarray(constant)
     element = lookup(values.dtype) if dtype is None else lookup(dtype)
     if element is None:
@@ -634,66 +642,62 @@ def is_on_chip(buffer: object) -> bool:
     return isinstance(buffer, MemoryRegion) and buffer.memory.is_on_chip
 
 
-class NKIObject:
-    """Base class for kernels' own record types."""
-
-
 class TileSize:
     """`nl.tile_size`: limits of the machine that the kernel is traced for."""
 
     @property
     def pmax(self) -> int:
         """Partitions."""
-        return current().machine.limits.partitions
+        return target_machine().limits.partitions
 
     @property
     def psum_fmax(self) -> int:
         """float32 elements of a PSUM bank."""
-        return current().machine.limits.psum_bank_bytes // 4
+        return target_machine().limits.psum_bank_bytes // 4
 
     psum_bank_fmax = psum_fmax
 
     @property
     def psum_bank_fmax_bytes(self) -> int:
         """Bytes of a PSUM bank per partition."""
-        return current().machine.limits.psum_bank_bytes
+        return target_machine().limits.psum_bank_bytes
 
     @property
     def psum_num_banks(self) -> int:
         """PSUM banks."""
-        return current().machine.limits.psum_banks
+        return target_machine().limits.psum_banks
 
     @property
     def gemm_stationary_fmax(self) -> int:
         """Largest free size of a stationary matrix."""
-        return current().machine.limits.stationary_free_max
+        return target_machine().limits.stationary_free_max
 
     @property
     def gemm_moving_fmax(self) -> int:
         """Largest free size of a moving matrix on every machine."""
-        return min(512, current().machine.limits.moving_free_max)
+        return min(512, target_machine().limits.moving_free_max)
 
     @property
     def bn_stats_fmax(self) -> int:
         """Largest free size of bn_stats."""
-        return current().machine.limits.bn_stats_free_max
+        return target_machine().limits.bn_stats_free_max
 
     @property
     def sbuf_fmax_bytes(self) -> int:
         """Usable SBUF bytes per partition."""
-        return current().machine.limits.sbuf_usable_bytes
+        return target_machine().limits.sbuf_usable_bytes
 
     total_available_sbuf_size = sbuf_fmax_bytes
 
     @property
     def sbuf_fmax(self) -> int:
         """Usable SBUF per partition in float32 elements."""
-        return current().machine.limits.sbuf_usable_bytes // 4
+        return target_machine().limits.sbuf_usable_bytes // 4
 
     @property
     def sbuf_size_bytes(self) -> int:
         """SBUF bytes of the hardware, all partitions."""
-        limits = current().machine.limits
+        limits = target_machine().limits
         return limits.sbuf_bytes * limits.partitions
 
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 from nkisim.dtypes import DTYPES
 from nkisim.errors import KernelError, UnsupportedError
 from nkisim.frontend.bind import InstructionHandle, Instructions, NlFunction, bind_isa
-from nkisim.frontend.context import current
+from nkisim.frontend.context import current, target_machine
 from nkisim.frontend.jit import Runner, make_decorators
 from nkisim.frontend.nki import composed, language
 from nkisim.frontend.register import Register
@@ -159,7 +159,7 @@ class ReplicaGroup:
 
 def get_nc_version() -> nc_version:
     """Return the NeuronCore version that the kernel is traced for."""
-    return nc_version(current().machine.generation)
+    return nc_version(target_machine().generation)
 
 
 def get_nc_sub_version() -> int:
