@@ -116,7 +116,9 @@ def is_beta1(kernel: object) -> bool:
         return True
     names = getattr(unwrap(kernel), "__globals__", {})
     return any(
-        isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "neuronxcc"
+        isinstance(value, ModuleType)
+        and value.__name__.partition(".")[0] == "neuronxcc"
+        and value.__name__ != "neuronxcc.nki.typing"  # annotations of later generations too
         for value in names.values()
     )
 

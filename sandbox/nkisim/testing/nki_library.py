@@ -15,7 +15,6 @@ Environment:
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import signal
@@ -39,13 +38,8 @@ from nkisim.testing import host_dtypes
 
 GENERATIONS = {"gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}
 SIMULATOR = "nki_cpu_simulator"
-OLD_MODULES = (
-    "neuronxcc",
-    "neuronxcc.starfish",
-    "neuronxcc.starfish.support",
-    "neuronxcc.nki",
-)
-"""Packages of the first generation that a few files import for a cast and for annotations."""
+COMPILER_MODULES = ("neuronxcc.starfish", "neuronxcc.starfish.support")
+"""Packages of the compiler that a few files import for a cast."""
 PRIVATE_MODULES = (
     "test.utils.perf_analysis_private",
     "test.utils.scripts",
@@ -114,12 +108,9 @@ def install_modules() -> None:
     for name in ("builtin", "compiler", "tensor"):
         _add(f"nki.{name}")
     _add("nki.language.dtypes")
-    if importlib.util.find_spec("neuronxcc") is None and "neuronxcc" not in sys.modules:
-        for name in OLD_MODULES:
-            _add(name)
-        sys.modules["neuronxcc.starfish.support.dtype"] = sys.modules["neuron_dtypes"]
-        sys.modules["neuronxcc.nki"].__dict__["typing"] = modules["nki.typing"]
-        sys.modules["neuronxcc.nki.typing"] = modules["nki.typing"]
+    for name in COMPILER_MODULES:
+        _add(name)
+    sys.modules[f"{COMPILER_MODULES[-1]}.dtype"] = sys.modules["neuron_dtypes"]
     for name in PRIVATE_MODULES:
         sys.modules[name] = StandInModule(name)
 
@@ -145,7 +136,8 @@ class Case:
     test: str
     folder: str
     outcome: str
-    """passed, rejected (a test of illegal input, as expected), refused, failed, slow, skipped."""
+    """passed, rejected (a test of illegal input, as expected), refused, failed, slow, skipped, or
+    broken (a file of tests that Python can't import)."""
     reason: str
     kernel: str
     instructions: int
@@ -236,25 +228,46 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Classify a case and write its line."""
     report = yield
-    path = item.config.getoption("--nkisim-report")
-    if path and (report.when == "call" or not report.passed):
+    if report.when == "call" or not report.passed:
         error = call.excinfo.value if call.excinfo is not None else None
-        outcome, reason = classify(report.outcome, error)
-        folder = item.nodeid.partition("::")[0].rpartition("/")[0]
-        folder = folder.partition("nkilib/")[2] or folder
-        case = Case(
-            item.nodeid,
-            folder,
-            outcome,
-            reason,
-            LAST.kernel,
-            LAST.instructions,
-            round(LAST.seconds, 3),
-            LAST.latency_ns,
-        )
-        with Path(path).open("a") as file:
-            file.write(json.dumps(asdict(case)) + "\n")
+        _write(item.config, item.nodeid, *classify(report.outcome, error))
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Write a line for a file of tests that can't be imported."""
+    report = yield
+    if report.failed:
+        _write(collector.config, collector.nodeid, "broken", last_line(str(report.longrepr)))
+    return report
+
+
+def _write(config: pytest.Config, test: str, outcome: str, reason: str) -> None:
+    path = config.getoption("--nkisim-report")
+    if not path:
+        return
+    folder = test.partition("::")[0].rpartition("/")[0]
+    case = Case(
+        test,
+        folder.partition("nkilib/")[2] or folder,
+        outcome,
+        reason,
+        LAST.kernel,
+        LAST.instructions,
+        round(LAST.seconds, 3),
+        LAST.latency_ns,
+    )
+    with Path(path).open("a") as file:
+        file.write(json.dumps(asdict(case)) + "\n")
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a traceback, which names the error."""
+    lines = text.strip().splitlines() or [""]
+    return lines[-1].removeprefix("E").strip()[:400]
 
 
 def classify(outcome: str, error: BaseException | None) -> tuple[str, str]:
@@ -275,6 +288,7 @@ def classify(outcome: str, error: BaseException | None) -> tuple[str, str]:
     for item in chain:
         if isinstance(item, OutOfTime):
             return "slow", str(item)
+    for item in chain:
         if isinstance(item, DiagnosticError):
             found = item.diagnostic
             where = f" ({found.place.file}:{found.place.line})" if found.place else ""
@@ -319,6 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"--nkisim-per-test={given.per_test}",
                 f"--nkisim-seconds={given.seconds}",
                 f"--nkisim-report={report}",
+                "--continue-on-collection-errors",
                 "-q",
                 f"--tb={given.tb}",
                 *given.tests,

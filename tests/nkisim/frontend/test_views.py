@@ -165,3 +165,10 @@ def test_the_value_of_a_tile_cannot_be_asked():
         with pytest.raises(KernelError) as caught:
             ask(tile)
         assert caught.value.code == "NKS404"
+
+
+def test_if_on_an_argument_asks_whether_it_was_given():
+    optional = recorder().add_argument("bias", (4, 4), DTYPES["float32"])
+    assert optional
+    with pytest.raises(KernelError, match="not known at trace time"):
+        bool(recorder("0.6").add_argument("bias", (4, 4), DTYPES["float32"]))

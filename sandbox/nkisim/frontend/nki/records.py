@@ -30,7 +30,11 @@ class NKIObjectType(type):
             and f.default is dataclasses.MISSING
             and f.default_factory is dataclasses.MISSING
         ]
+        assigned = set(field_names(cls)) - {f.name for f in fields}
+        later = {name: kwargs.pop(name) for name in assigned & set(kwargs)}
         made = super().__call__(*args, **kwargs, **dict.fromkeys(unset))
+        for name, value in later.items():
+            object.__setattr__(made, name, value)
         for name in unset:
             if made.__dict__.get(name, 0) is None:  # not set by __post_init__ either
                 object.__delattr__(made, name)
