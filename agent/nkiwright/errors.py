@@ -67,9 +67,10 @@ class PromptError(NkiwrightError):
 
 
 class NotCoveredError(NkiwrightError):
-    """A way of writing kernels does not cover this task; not a fault of the task."""
+    """A way of writing kernels does not cover this task, so that nothing was tried.
 
-    exit_code = ExitCode.UNSOLVED
+    The task may well be right; the request needs another writer.
+    """
 
 
 class ModelError(NkiwrightError):

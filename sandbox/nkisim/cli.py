@@ -23,6 +23,8 @@ from nkisim._version import __version__
 from nkisim.calibrate.errors import CalibrationError
 from nkisim.dtypes import DType, lookup
 from nkisim.errors import DiagnosticError, MachineError, NkisimError
+from nkisim.frontend.entry import WRONG_CALL
+from nkisim.machine.load import known_machines
 from nkisim.profile.chrome import write_chrome_trace
 from nkisim.profile.diff import ProfileFormatError, diff_profiles
 from nkisim.profile.html import write_html
@@ -65,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
         )
         sub.add_argument("kernel", metavar="FILE:ENTRY")
         sub.add_argument("args", nargs="*", metavar="ARG")
-        sub.add_argument("--machine", default=None, help="trn1, trn2 (default) or trn3")
+        sub.add_argument("--machine", default=None, help=f"{known_machines()}; default trn2")
         sub.add_argument("--nki", default=None, help="enforce this NKI version")
         sub.add_argument("--seed", type=int, default=0, help="seed of random tensors")
         sub.add_argument("--search-path", action="append", default=[], help="folder to import from")
@@ -234,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps({"ok": False, "diagnostic": error.diagnostic.to_dict()}))
         else:
             print(error, file=sys.stderr)
-        return 1
+        return 2 if error.code == WRONG_CALL else 1
     except api.TraceFailed as error:
         return _fail(error, 1, options.debug)
     except (NkisimError, TypeError) as error:
@@ -359,6 +361,8 @@ def _check(
             print(diagnostic)
         if not wrong:
             print(f"{options.kernel}: no rule is broken")
+    if any(d.code == WRONG_CALL for d in wrong):
+        return 2
     return 1 if wrong else 0
 
 

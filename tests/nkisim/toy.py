@@ -205,7 +205,7 @@ OPS = OpTable(
     [
         _row(
             "dma_copy", (S, G), _copy, _tensor("dst", "w", _ANY), _tensor("src", "r", _ANY),
-            is_dma=True,
+            Param(name="label", kind=ParamKind.OP, default=None), is_dma=True,
         ),
         _row(
             "dma_compute", (G,), _accumulate, _tensor("dst", "rw", _ANY), _tensor("src", "r", _ANY),
@@ -213,10 +213,14 @@ OPS = OpTable(
         ),
         _row(
             "add", (V, G), _add, _tensor("dst", "w"), _tensor("data1"), _tensor("data2"),
-            check=_check_add,
+            Param(name="op", kind=ParamKind.OP, default="add"),
+            Param(name="scale", kind=ParamKind.NUMBER, default=1.0), check=_check_add,
         ),
         _row("tensor_copy", (V,), _copy, _tensor("dst", "w"), _tensor("src")),
-        _row("memset", (V,), _memset, _tensor("dst", "w")),
+        _row(
+            "memset", (V,), _memset, _tensor("dst", "w"),
+            Param(name="value", kind=ParamKind.NUMBER),
+        ),
         _row(
             "nc_matmul", (T,), _matmul, _tensor("dst", "w", (PSUM,)),
             _tensor("stationary", "r", (SBUF,)), _tensor("moving", "r", (SBUF,)),

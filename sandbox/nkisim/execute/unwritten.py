@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nkisim.errors import KernelError
+from nkisim.ir.access import Pattern
 from nkisim.ir.program import Operand, Program
 
 
@@ -38,12 +39,27 @@ def unwritten_output(program: Program, position: int, missing: tuple[int, int]) 
     output = program.outputs[position]
     row = program.buffers[output.buffer]
     site = program.sites[row.site]
-    total = output.pattern.size * output.pattern.dtype.itemsize
+    pattern = output.pattern
+    total = pattern.size * pattern.dtype.itemsize
+    at = index_in(pattern, first // pattern.dtype.itemsize - output.offset)
+    shape = ", ".join(map(str, pattern.counts))
     return KernelError(
         "NKS209",
-        f"result {position} is not written completely",
-        got=f"{size:,} of {total:,} bytes unwritten, first {_where(program, output.buffer, first)}",
+        f"result {row.name!r} [{shape}] is not written completely",
+        got=f"{size // pattern.dtype.itemsize:,} of {total // pattern.dtype.itemsize:,} elements "
+        f"unwritten, the first is {row.name}[{', '.join(map(str, at))}]",
+        allowed="every element of a returned tensor written",
         hint="store every tile, the ragged last one included",
         place=site.place,
         callers=site.callers,
     )
+
+
+def index_in(pattern: Pattern, element: int) -> tuple[int, ...]:
+    """Return the index, along each dimension of an access, of an element after its first one."""
+    order = sorted(range(len(pattern.counts)), key=lambda d: -abs(pattern.strides[d]))
+    index = [0] * len(pattern.counts)
+    for d in order:
+        if pattern.strides[d] and pattern.counts[d] > 1:
+            index[d], element = divmod(element, pattern.strides[d])
+    return tuple(index)

@@ -11,6 +11,7 @@ import numpy as np
 
 from nkisim.errors import DiagnosticError, KernelError, NkisimError, ProgramError
 from nkisim.execute.accesses import Accesses
+from nkisim.execute.attributes import check_attributes
 from nkisim.execute.coverage import Flags
 from nkisim.execute.places import located
 from nkisim.execute.roles import slot_access
@@ -204,6 +205,7 @@ def check_forms(program: Program, machine: Machine, ops: OpTable) -> None:
             raise ProgramError(f"the op table has no {form.op!r}")
         spec = ops[form.op]
         _check_roles(form, spec)
+        check_attributes(form, spec)
         try:
             if machine.generation < spec.min_generation:
                 raise KernelError(

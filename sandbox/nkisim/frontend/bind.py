@@ -61,6 +61,8 @@ NUMPY_OPS: Mapping[Any, str] = {
     np.right_shift: "right_shift",
 }
 """numpy functions that kernels pass as ops."""
+SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
+"""Integers that an instruction can hold."""
 
 
 class NlFunction:
@@ -253,7 +255,16 @@ class _Binder:
     def _number(self, param: Param, value: object) -> float | int:
         if isinstance(value, bool):
             return int(value)
-        if isinstance(value, (int, float)):
+        if isinstance(value, float):
+            return value
+        if isinstance(value, int):
+            if not SMALLEST <= value <= LARGEST:
+                raise KernelError(
+                    "NKS305",
+                    f"{self.spec.name}: {param.name} is an integer of {value.bit_length()} bits",
+                    allowed="integers of at most 64 bits, and floats",
+                    hint="write a float: 1e30, or float('inf')",
+                )
             return value
         if isinstance(value, (np.generic, np.ndarray)) and value.size == 1:
             item = value.item()

@@ -198,7 +198,7 @@ class Recorder:
             raise KernelError("NKS403", f"the kernel allocates more than {MAX_BUFFERS:,} tensors")
         if site is None:
             site = self.source_map.site(None if is_outside_kernel else sys._getframe(1))
-        label = name or f"{region.name}{number}"
+        label = name or self.source_map.variable(site) or f"{region.name}{number}"
         self._buffers.append(
             Buffer(
                 memory,
@@ -673,11 +673,7 @@ class Recorder:
         if not results:
             results = [t for _, t in self._arguments if t.storage.number in written]
         if not results:
-            raise KernelError(
-                "NKS205",
-                f"kernel {kernel!r} returns no tensor and writes none of its arguments",
-                hint="allocate the result with buffer=nl.shared_hbm, write it, and return it",
-            )
+            raise self._no_result(kernel, written)
         restore_used(self)
         written = self._written_buffers()
         keep, renumber = self._live_buffers(results)
@@ -713,6 +709,24 @@ class Recorder:
             operand_offset=np.array(self._operand_offset, dtype=np.int64),
             register_count=self._register_count,
             is_hybrid=self.is_hybrid,
+        )
+
+    def _no_result(self, kernel: str, written: set[int]) -> KernelError:
+        """Return the error for a kernel that returns nothing and writes no argument."""
+        forgotten = [
+            buffer.name
+            for buffer in self._traced
+            if buffer.number in written and buffer.region == "shared_hbm"
+        ]
+        if forgotten:
+            hint = f"end the kernel with `return {', '.join(forgotten)}`"
+        else:
+            hint = "allocate the result with buffer=nl.shared_hbm, write it, and return it"
+        return KernelError(
+            "NKS205",
+            f"kernel {kernel!r} returns no tensor and writes none of its arguments",
+            got=f"it writes {', '.join(forgotten)} and returns nothing" if forgotten else None,
+            hint=hint,
         )
 
     def _used_forms(self) -> tuple[npt.NDArray[np.int64], tuple[Form, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -11,6 +12,8 @@ from nkisim.errors import Place
 
 OWN_FOLDER = str(Path(__file__).resolve().parent.parent)
 MAX_CALLERS = 4
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\s*:[^=]+)?\s*=(?!=)")
+"""A line that gives a plain variable its value."""
 
 
 class SourceMap:
@@ -24,6 +27,7 @@ class SourceMap:
         self._lines = {name: text.splitlines() for name, text in (sources or {}).items()}
         self._is_own: dict[CodeType, bool] = {}
         self._sites: dict[tuple[object, ...], int] = {}
+        self._variables: dict[int, str] = {}
         self.places: list[tuple[Place, tuple[Place, ...]]] = []
 
     def line(self, file: str, number: int) -> str:
@@ -58,6 +62,14 @@ class SourceMap:
             key = (frame.f_code, frame.f_lasti, back.f_code, back.f_lasti)
         found = self._sites.get(key)
         return self._intern(key, frame) if found is None else found
+
+    def variable(self, site: int) -> str:
+        """Return the name of the variable that the line of a site assigns; empty if none."""
+        found = self._variables.get(site)
+        if found is None:
+            match = _ASSIGNED.match(self.places[site][0].text)
+            found = self._variables[site] = match[1] if match else ""
+        return found
 
     def site_of_call(self) -> int:
         """Return the number of the kernel's line that called into nkisim."""

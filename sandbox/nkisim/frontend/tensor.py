@@ -13,6 +13,8 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
+import numpy as np
+
 from nkisim.dtypes import DType, lookup
 from nkisim.errors import KernelError, UnsupportedError
 from nkisim.frontend.dynamic import DynamicIndex, DynamicSlice
@@ -825,46 +827,59 @@ class NkiTensor:
         return self.storage.recorder.tile_operation("abs", self)
 
     def __lt__(self, other: object) -> NkiTensor:
-        return self.storage.recorder.tile_operation("less", self, other)
+        return self._compared("less", other)
 
     def __le__(self, other: object) -> NkiTensor:
-        return self.storage.recorder.tile_operation("less_equal", self, other)
+        return self._compared("less_equal", other)
 
     def __gt__(self, other: object) -> NkiTensor:
-        return self.storage.recorder.tile_operation("greater", self, other)
+        return self._compared("greater", other)
 
     def __ge__(self, other: object) -> NkiTensor:
-        return self.storage.recorder.tile_operation("greater_equal", self, other)
+        return self._compared("greater_equal", other)
 
     def __eq__(self, other: object) -> object:  # type: ignore[override]  # a tile
-        if self.storage.recorder.is_beta1 and isinstance(other, (NkiTensor, int, float)):
-            return self.storage.recorder.tile_operation("equal", self, other)
-        return self is other
+        return self._compared("equal", other) if self._compares_with(other) else self is other
 
     def __ne__(self, other: object) -> object:  # type: ignore[override]  # a tile
-        if self.storage.recorder.is_beta1 and isinstance(other, (NkiTensor, int, float)):
-            return self.storage.recorder.tile_operation("not_equal", self, other)
-        return self is not other
+        return (
+            self._compared("not_equal", other) if self._compares_with(other) else self is not other
+        )
+
+    def _compares_with(self, other: object) -> bool:
+        """Whether == means the values; newer kernels ask so whether a parameter is a number."""
+        if self.storage.recorder.is_beta1:
+            return isinstance(other, (NkiTensor, int, float))
+        return self.size == 1 and isinstance(other, (int, float, np.number))
+
+    def _compared(self, name: str, other: object) -> NkiTensor:
+        recorder = self.storage.recorder
+        if recorder.version is not None or self.memory is Memory.HBM:
+            raise self._no_value("compare")
+        return recorder.tile_operation(name, self, other)
+
+    def _no_value(self, what: str) -> KernelError:
+        """Return the error for Python that needs the values of a tensor."""
+        return KernelError(
+            "NKS404",
+            f"Python cannot {what} the values of a tensor: they are not known at trace time",
+            got=repr(self),
+            hint="select by values with nl.where(condition, a, b) or nisa.tensor_copy_predicated, "
+            "by position with nisa.affine_select; branch on shapes and constants",
+        )
 
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         if not self.storage.recorder.is_presence_test(self):
-            self._no_value()
+            raise self._no_value("branch on")
         return True
 
-    def _no_value(self) -> NoReturn:
-        raise KernelError(
-            "NKS404",
-            f"the value of a tile is not known at trace time: {self!r}",
-            hint="branch on shapes or constants, or select by values with tensor_copy_predicated",
-        )
-
     def __float__(self) -> float:
-        self._no_value()
+        raise self._no_value("read")
 
     def __int__(self) -> int:
-        self._no_value()
+        raise self._no_value("read")
 
     def __array__(self, *args: object, **kwargs: object) -> NoReturn:
         raise KernelError(

@@ -7,7 +7,6 @@ plain data in, one message out, every error of the kernel turned into a diagnost
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +27,7 @@ from nkisim.frontend import context
 from nkisim.frontend.answer import TraceAnswer, encode_answer
 from nkisim.frontend.arguments import Rebuilder, describe
 from nkisim.frontend.bind import Instructions
+from nkisim.frontend.entry import check_call, definition, last_return, parameter_names
 from nkisim.frontend.importer import KernelImporter, ModuleSource, served
 from nkisim.frontend.jit import Kernel, Runner, unwrap
 from nkisim.frontend.live_arguments import Leaf, replace_arrays
@@ -45,6 +45,19 @@ BETA1 = "beta1"
 """Name of the first generation of the language, `neuronxcc.nki`."""
 NKI_VERSIONS = ("0.3", "0.4", "0.5", "0.6")
 """Versions that the front end knows how to enforce."""
+
+
+RAISED_HINTS = {
+    "NameError": "define the name, or import it at the top of the file",
+    "ImportError": "kernels import nki, numpy and the standard library",
+    "ModuleNotFoundError": "kernels import nki, numpy and the standard library; name the folder of "
+    "your own modules with --search-path",
+    "ZeroDivisionError": "a size or a tile count is 0: check the shape that the kernel got",
+    "RecursionError": "a function calls itself without end at trace time",
+    "UnboundLocalError": "give the variable a value before the branch or loop that may not run",
+    "IndexError": "check the trip count against the length",
+}
+"""What to do about exceptions that a kernel's own Python raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +149,9 @@ def _run(
         raise UnsupportedError(
             "NKS505", f"a launch grid of {list(grid)} is not emulated yet; only one program is"
         )
+    check_call(function, args, kwargs, recorder.source_map)
     rebuilder = Rebuilder(recorder, modules)
-    names = _parameter_names(function)
+    names = parameter_names(function)
     values = [
         rebuild(rebuilder, item, names[i] if i < len(names) else "") for i, item in enumerate(args)
     ]
@@ -145,7 +159,7 @@ def _run(
     token = context.activate(recorder)
     try:
         returned = function(*values, **named)
-        program = recorder.finish(getattr(function, "__name__", "kernel"), returned)
+        program = _finish(recorder, function, returned)
     except BaseException as error:
         raise explain(error, recorder.source_map) from error
     finally:
@@ -153,11 +167,13 @@ def _run(
     return Traced(program, tuple(recorder.warnings.items))
 
 
-def _parameter_names(function: Callable[..., object]) -> list[str]:
+def _finish(recorder: Recorder, function: Callable[..., object], returned: object) -> Program:
     try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []
+        return recorder.finish(getattr(function, "__name__", "kernel"), returned)
+    except KernelError as error:
+        place = last_return(function, recorder.source_map)
+        place = place or definition(function, recorder.source_map)
+        raise error if place is None else error.at(place) from error.__cause__
 
 
 def explain(error: BaseException, source_map: SourceMap) -> NkisimError:
@@ -194,8 +210,21 @@ def explain(error: BaseException, source_map: SourceMap) -> NkisimError:
             place=place,
             callers=callers,
         )
+    if isinstance(error, TypeError) and any(kind in text for kind in ("NkiTensor", "Register")):
+        return KernelError(
+            "NKS404",
+            f"Python cannot use a value of the device: {text}",
+            hint="values are not known at trace time: loop with nl.fori_loop over a register that "
+            "nisa.register_load fills, index with nl.ds(register, size), select with nl.where",
+            place=place,
+            callers=callers,
+        )
     return KernelError(
-        "NKS603", f"the kernel raised {name}: {text}".rstrip(": "), place=place, callers=callers
+        "NKS603",
+        f"the kernel raised {name}: {text}".rstrip(": "),
+        hint=RAISED_HINTS.get(name),
+        place=place,
+        callers=callers,
     )
 
 

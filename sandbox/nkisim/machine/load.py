@@ -43,6 +43,15 @@ def machine_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
+def known_machines() -> str:
+    """Return the names and aliases of the machines as text."""
+    names = (
+        " = ".join((name, *(alias for alias, same in ALIASES.items() if same == name)))
+        for name in machine_names()
+    )
+    return ", ".join(names)
+
+
 def load_machine(name: str) -> Machine:
     """Return a machine by name (`trn1`, `trn2`, `trn3`) or alias (`gen3`, `inf2`, …).
 
@@ -51,10 +60,7 @@ def load_machine(name: str) -> Machine:
     """
     name = ALIASES.get(name, name)
     if name not in machine_names():
-        raise MachineError(
-            f"unknown machine {name!r}; known are {', '.join(machine_names())} "
-            f"and {', '.join(ALIASES)}"
-        )
+        raise MachineError(f"unknown machine {name!r}; known are {known_machines()}")
     return _load(FOLDER / f"{name}.toml")
 
 

@@ -60,7 +60,6 @@ def _axes(form: Form) -> tuple[int, ...]:
 def _check_tensor_reduce(form: Form, machine: Machine) -> None:
     rules.check_ops(form, machine, "op")
     rules.check_operands(form, machine, TENSOR_REDUCE_PARAMS)
-    rules.check_same_partitions(form, "dst", "data")
     data, dst = form["data"], form["dst"]
     axes, rank = _axes(form), len(data.shape)
     if not axes or axes[0] <= 0 or axes != tuple(range(axes[0], rank)):
@@ -71,6 +70,7 @@ def _check_tensor_reduce(form: Form, machine: Machine) -> None:
             allowed=f"axes k … {rank - 1} with k ≥ 1",
             hint="reduce across partitions with a matmul by ones; reorder free axes with permute",
         )
+    rules.check_same_partitions(form, "dst", "data")
     kept = prod(data.shape[1 : axes[0]])
     if dst.free_size != kept:
         raise KernelError(

@@ -97,7 +97,9 @@ def test_an_incomplete_result_is_an_error():
     toy.emit("memset", attrs={"value": 1}, dst=tile)
     toy.emit("dma_copy", dst=y[:4], src=tile)
     program = toy.build(y)
-    with pytest.raises(KernelError, match=r"128 of 256 bytes unwritten, first element 32") as error:
+    with pytest.raises(
+        KernelError, match=r"32 of 64 elements unwritten, the first is t1\[4, 0\]"
+    ) as error:
         execute(program, [], ops=OPS)
     assert error.value.code == "NKS209"
     assert execute(toy.build(y[:4]), [], ops=OPS).outputs[0].shape == (4, 8)

@@ -279,4 +279,34 @@ def test_a_check_that_trips_over_hostile_attributes_is_no_crash():
 
 
 def test_every_part_of_the_format_can_be_legal():
-    validate(with_everything(), MACHINE, OPS)
+    program = with_everything()
+    forms = tuple(
+        replace(form, attrs=tuple(item for item in form.attrs if item[0] != "list"))
+        for form in program.forms
+    )
+    validate(replace(program, forms=forms), MACHINE, OPS)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        (),
+        (("value", "1"),),
+        (("value", True),),
+        (("value", (1, 2)),),
+        (("value", 1), ("value", 2)),
+        (("dst", 1), ("value", 1)),
+        (("frobnicate", 1), ("value", 1)),
+        (("engine", "vector"), ("value", 1)),
+    ],
+)
+def test_malformed_attributes_are_refused_before_anything_uses_them(attrs):
+    toy, tile, y = _toy()
+    toy.emit("memset", engine=V, attrs={"value": 1}, dst=tile)
+    toy.emit("dma_copy", dst=y, src=tile)
+    program = toy.build(y)
+    number = next(i for i, form in enumerate(program.forms) if form.op == "memset")
+    forms = list(program.forms)
+    forms[number] = replace(forms[number], attrs=attrs)
+    with pytest.raises(ProgramError, match="memset: "):
+        validate(replace(program, forms=tuple(forms)), MACHINE, OPS)

@@ -393,8 +393,10 @@ def reduce_free(
     axes = _axes(tile, axis)
     if not axes or axes[0] == 0 or axes != list(range(axes[0], tile.ndim)):
         raise KernelError(
-            "NKS106",
-            f"a reduction runs over trailing free dimensions, got axis {axis!r} of {tile!r}",
+            "NKS114",
+            f"a reduction runs over trailing free dimensions, got axis {axis!r}",
+            got=repr(tile),
+            allowed=f"axes k … {tile.ndim - 1} with k ≥ 1",
             hint="reduce across partitions with a matmul by ones or nisa.tensor_partition_reduce",
         )
     kept = tile.shape[: axes[0]]
