@@ -7,7 +7,6 @@ ml_dtypes do).  Source: NKI data types page and the 0.6 release notes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -19,20 +18,36 @@ Array = npt.NDArray[np.generic]
 NumberClass = Literal["float", "int", "uint", "bool", "packed"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DType:
     """One NKI dtype.
 
     Compares equal to its name, to the numpy dtype that stores it and to numpy scalar types, as
-    kernels compare all of these.
+    kernels compare all of these.  No dataclass: `dataclasses.asdict` of a record that holds a
+    dtype must keep it.
+
+    Attributes:
+        name: Name in `nki.language`.
+        storage: How one element is stored; `tfloat32` is stored as float32.
+        kind: What its values are.
+        mantissa_bits: Explicit mantissa bits of a float format.
     """
 
-    name: str
-    storage: np.dtype[np.generic]
-    """How one element is stored; `tfloat32` is stored as float32."""
-    kind: NumberClass
-    mantissa_bits: int | None = None
-    """Explicit mantissa bits of a float format."""
+    __slots__ = ("kind", "mantissa_bits", "name", "storage")
+
+    def __init__(
+        self,
+        name: str,
+        storage: np.dtype[np.generic],
+        kind: NumberClass,
+        mantissa_bits: int | None = None,
+    ) -> None:
+        self.name = name
+        self.storage = storage
+        self.kind = kind
+        self.mantissa_bits = mantissa_bits
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return lookup, (self.name,)
 
     @property
     def itemsize(self) -> int:

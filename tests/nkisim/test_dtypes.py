@@ -1,12 +1,16 @@
 """Where values change dtype: widening is exact, narrowing rounds once and saturates integers."""
 
+import copy
+import pickle
+from dataclasses import asdict, dataclass
+
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nkisim.dtypes import DTYPES, lookup, round_tfloat32, store, to_float32
+from nkisim.dtypes import DTYPES, DType, lookup, round_tfloat32, store, to_float32
 
 FLOATS = [d for d in DTYPES.values() if d.is_float]
 INTEGERS = [d for d in DTYPES.values() if d.kind in ("int", "uint")]
@@ -173,3 +177,14 @@ def test_dtypes_compare_with_what_kernels_use():
 def test_integer_limits_are_numpys(dtype):
     info = np.iinfo(dtype.storage)
     assert (dtype.min, dtype.max) == (float(info.min), float(info.max))
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_records_that_hold_dtypes_can_be_copied(name):
+    @dataclass
+    class Config:
+        dtype: DType
+
+    dtype = DTYPES[name]
+    assert asdict(Config(dtype)) == {"dtype": dtype}
+    assert copy.deepcopy(dtype) is pickle.loads(pickle.dumps(dtype)) is dtype

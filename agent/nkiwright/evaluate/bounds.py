@@ -68,7 +68,7 @@ def bounds_of(task: Task, dims: Dims, machine: Machine) -> Bounds:
     tensor_ns = elementwise_ns = 0.0
     if graph is not None:
         narrow = all(DTYPES[spec.dtype].itemsize <= 2 for spec in task.inputs)
-        tensor_ns = _tensor_ns(graph, machine, 1.0 if narrow else machine.pe.fp32_passes)
+        tensor_ns = _tensor_ns(graph, machine, _passes(task, machine))
         elementwise_ns = _elementwise_ns(graph, machine, is_16bit=narrow)
     return Bounds(
         floor_ns=launch + max(bytes_ns, tensor_ns),
@@ -99,6 +99,14 @@ def graph_of(task: Task, dims: Dims) -> Graph | None:
 
 def _bytes(spec: TensorSpec, dims: Dims) -> int:
     return prod(spec.resolve(dims)) * DTYPES[spec.dtype].itemsize
+
+
+def _passes(task: Task, machine: Machine) -> float:
+    """Passes over the PE array per 128 rows of a contraction, at the best dtype of the inputs."""
+    widest = max(DTYPES[spec.dtype].itemsize for spec in task.inputs)
+    if widest == 1:
+        return 0.5  # perf_mode=double_row
+    return 1.0 if widest == 2 else machine.pe.fp32_passes
 
 
 def _tensor_ns(graph: Graph, machine: Machine, passes: float) -> float:

@@ -685,7 +685,6 @@ class NkiTensor:
         strides = tuple(step for step, _ in pairs)
         if any(count < 1 for count in shape):
             raise KernelError("NKS105", f"ap: counts must be positive, got {list(shape)}")
-        self._check_reach(start, shape, strides, wanted)
         index = None
         if scalar_offset is not None or vector_offset is not None:
             base = self.shape
@@ -697,22 +696,6 @@ class NkiTensor:
                 index = DynamicIndex("vector", vector_offset, prod(base[1:]), base[0])
                 strides = (0, *strides[1:])
         return self._view(start, shape, strides, wanted, index)
-
-    def _check_reach(
-        self, start: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType
-    ) -> None:
-        buffer = self.storage
-        total = buffer.partitions * buffer.pitch_bytes // dtype.itemsize
-        low = start + sum(min(0, (c - 1) * s) for c, s in zip(shape, strides, strict=True))
-        high = start + sum(max(0, (c - 1) * s) for c, s in zip(shape, strides, strict=True))
-        if low < 0 or high >= total:
-            raise KernelError(
-                "NKS106",
-                f"ap: the pattern reaches elements {low} to {high} of a tensor of {total}",
-                got=f"offset {start}, counts {list(shape)}, steps {list(strides)} on {self!r}",
-                allowed=f"0 to {total - 1}",
-                hint="the offset and steps count elements of the whole storage",
-            )
 
     def rearrange(self, *args: object, **kwargs: object) -> NkiTensor:
         """Not emulated."""

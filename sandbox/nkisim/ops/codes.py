@@ -39,6 +39,8 @@ SIZES_DIFFER: Final = "NKS120"
 """The two sides of a copy have different numbers of elements."""
 TILE_POSITION: Final = "NKS121"
 """A part of the PE array is chosen illegally."""
+DOUBLE_ROW: Final = "NKS122"
+"""Operands that the matmul of two rows at a time does not take."""
 
 MEMORY: Final = "NKS201"
 """An operand is in a memory that the instruction cannot reach."""

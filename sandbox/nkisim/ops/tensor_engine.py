@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from nkisim.dtypes import Array, store, to_float32
-from nkisim.errors import KernelError, UnsupportedError
+from nkisim.errors import KernelError
 from nkisim.ir.access import Memory
 from nkisim.ir.program import Form, Operand
 from nkisim.machine.spec import Engine, Machine
@@ -64,12 +64,45 @@ def _is_wide(operand: Operand) -> bool:
     return operand.dtype.itemsize == 4
 
 
-def _check_matmul(form: Form, machine: Machine) -> None:
-    if form.attr("perf_mode", "none") == "double_row":
-        raise UnsupportedError(
-            codes.NOT_EMULATED, "nc_matmul: perf_mode=double_row is not emulated yet"
+def _is_double_row(form: Form) -> bool:
+    """Whether each row of the PE array holds two rows of the contraction."""
+    return form.attr("perf_mode", "none") == "double_row"
+
+
+def _columns(form: Form, operand: Operand) -> int:
+    """Columns of the matrix that an operand stands for."""
+    return operand.free_size // (2 if _is_double_row(form) else 1)
+
+
+def _check_double_row(form: Form, machine: Machine) -> None:
+    stationary, moving = form["stationary"], form["moving"]
+    allowed = "stationary [K, 2, M] and moving [K, 2, N] of float8, the whole array, no transpose"
+    why = ""
+    if machine.generation < 3:
+        why = f"needs NeuronCore-v3, {machine.name} is older"
+    elif any(o.dtype.itemsize != 1 for o in (stationary, moving)):
+        why = "takes float8 operands"
+    elif any(len(o.shape) < 3 or o.shape[1] != 2 for o in (stationary, moving)):
+        why = "takes two rows of the contraction in the first free dimension"
+    elif form.attr("is_transpose"):
+        why = "can't transpose"
+    else:
+        match form.attr("tile_size"):
+            case (_, int() as columns) if columns < machine.limits.stationary_free_max:
+                why = "needs all columns of the PE array"
+    if why:
+        raise KernelError(
+            codes.DOUBLE_ROW,
+            f"nc_matmul: perf_mode=double_row {why}",
+            got=f"{stationary}; {moving}",
+            allowed=allowed,
         )
+
+
+def _check_matmul(form: Form, machine: Machine) -> None:
     rules.check_operands(form, machine, MATMUL_PARAMS)
+    if _is_double_row(form):
+        _check_double_row(form, machine)
     dst, stationary, moving = form["dst"], form["stationary"], form["moving"]
     if stationary.partitions != moving.partitions:
         raise KernelError(
@@ -85,20 +118,20 @@ def _check_matmul(form: Form, machine: Machine) -> None:
     is_short = dst.dtype.name == "bfloat16" and machine.generation >= 4
     widest = limits.moving_free_max * (2 if is_short else 1)
     for operand, limit in ((stationary, limits.stationary_free_max), (moving, widest)):
-        if operand.free_size > limit:
+        if _columns(form, operand) > limit:
             raise KernelError(
                 codes.FREE_SIZE_LIMIT,
-                f"nc_matmul: {operand.role} free size {operand.free_size} exceeds the limit of "
-                f"{limit}",
+                f"nc_matmul: {operand.role} free size {_columns(form, operand)} exceeds the limit "
+                f"of {limit}",
                 got=str(operand),
                 allowed=f"[≤{limits.partitions}, ≤{limit}]",
                 hint=f"loop over the free axis in tiles of {limit}",
             )
-    if dst.partitions != stationary.free_size or dst.free_size != moving.free_size:
+    m, n = _columns(form, stationary), _columns(form, moving)
+    if dst.partitions != m or dst.free_size != n:
         raise KernelError(
             codes.RESULT_SHAPE,
-            f"nc_matmul: dst must be [{stationary.free_size}, {moving.free_size}], it is "
-            f"[{dst.partitions}, {dst.free_size}]",
+            f"nc_matmul: dst must be [{m}, {n}], it is [{dst.partitions}, {dst.free_size}]",
             got=f"{dst}; {stationary}; {moving}",
             allowed="dst [M, N] for stationary [K, M] and moving [K, N]",
             hint="slice dst to the size of this tile",
@@ -169,10 +202,11 @@ def _check_part_of_array(form: Form, machine: Machine) -> None:
             allowed="64 or 128 rows",
         )
     stationary = form["stationary"]
-    if stationary.partitions > sizes[0] or stationary.free_size > sizes[1]:
+    m = _columns(form, stationary)
+    if stationary.partitions > sizes[0] or m > sizes[1]:
         raise KernelError(
             codes.TILE_POSITION,
-            f"nc_matmul: stationary [{stationary.partitions}, {stationary.free_size}] does not "
+            f"nc_matmul: stationary [{stationary.partitions}, {m}] does not "
             f"fit tile_size {list(sizes)}",
             got=str(stationary),
             allowed=f"[≤{sizes[0]}, ≤{sizes[1]}]",
@@ -183,6 +217,11 @@ def _matrix(view: Array) -> Any:
     return to_float32(flat(view))
 
 
+def _two_rows(view: Array) -> Any:
+    """Return [K, 2, …] as a matrix of 2K rows."""
+    return to_float32(view.reshape(2 * view.shape[0], -1))
+
+
 def _matmul(form: Form) -> Run:
     dst, a, b = (position(form, r) for r in ("dst", "stationary", "moving"))
     if form.attr("is_transpose"):
@@ -191,10 +230,11 @@ def _matmul(form: Form) -> Run:
     dtype, shape = form["dst"].dtype, form["dst"].shape
     is_fp32 = dtype.name == "float32"
     is_direct = is_fp32 and len(shape) == 2
+    matrix = _two_rows if _is_double_row(form) else _matrix
 
     def run(state: State, views: Sequence[Array]) -> None:
         out: Any = views[dst]
-        stationary, moving = _matrix(views[a]).T, _matrix(views[b])
+        stationary, moving = matrix(views[a]).T, matrix(views[b])
         adds: Any = state.psum_accumulates(dst) if explicit is None else explicit
         if adds is False and is_direct:
             np.matmul(stationary, moving, out=out)
@@ -239,13 +279,14 @@ def _cost_matmul(form: Form, machine: Machine) -> Cost:
     pe = machine.pe
     stationary, moving = form["stationary"], form["moving"]
     is_fp32 = stationary.dtype.name == "float32" or moving.dtype.name == "float32"
-    columns = max(min(pe.min_interval_cycles, stationary.free_size), moving.free_size)
+    m, n = _columns(form, stationary), _columns(form, moving)
+    columns = max(min(pe.min_interval_cycles, m), n)
     passes = pe.fp32_passes if is_fp32 else 1.0
     overhead = pe.overhead_fp32_cycles if is_fp32 else pe.overhead_cycles
     # The next stationary load hides behind this multiply unless the multiply is shorter.
-    load = stationary.free_size / pe.load_stationary_divisor
+    load = m / pe.load_stationary_divisor
     interval = max(columns * passes, load, pe.min_interval_cycles) + overhead
-    flops = 2.0 * stationary.partitions * stationary.free_size * moving.free_size
+    flops = 2.0 * stationary.partitions * stationary.free_size * n
     return Cost(interval=interval, latency=interval + pe.fill_cycles, flops=flops)
 
 
@@ -261,6 +302,8 @@ NC_MATMUL = OpSpec(
         "the first matmul into a freshly allocated PSUM tile overwrites, later ones accumulate: "
         "allocate the PSUM tile inside the loop over output tiles, outside the loop over K",
         "float32 with float32 only; bfloat16/float16/fp8 may mix and run four times as fast",
+        "perf_mode=double_row: float8 stationary [K, 2, M] and moving [K, 2, N] contract 2K rows "
+        "in the time of K",
     ),
     example="nisa.nc_matmul(dst=acc, stationary=a_kxm, moving=b_kxn)",
     source=page("nc_matmul"),

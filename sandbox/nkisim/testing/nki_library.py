@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import log
 from pathlib import Path
@@ -31,9 +31,11 @@ import pytest
 
 from nkisim.api import run_kernel, run_standalone
 from nkisim.errors import DiagnosticError, UnsupportedError
+from nkisim.execute.validate import validate
 from nkisim.frontend.importer import StandInModule
 from nkisim.frontend.jit import Kernel, unwrap
-from nkisim.frontend.trace import environment
+from nkisim.frontend.trace import environment, trace_kernel
+from nkisim.machine.load import load_machine
 from nkisim.testing import host_dtypes
 
 GENERATIONS = {"gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}
@@ -53,11 +55,14 @@ class Launch:
     """What the last emulated launch of a test came to."""
 
     kernel: str = ""
+    cores: int = 1
     instructions: int = 0
     seconds: float = 0.0
     latency_ns: float = 0.0
     error: str = ""
     """Class name of the error that ended it, empty if it ran."""
+    is_executed: bool = False
+    """Whether values came out; a test that asks for compilation alone is only traced."""
 
 
 LAST = Launch()
@@ -75,21 +80,51 @@ class Simulated:
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         function = unwrap(self.kernel)
-        cores = int(os.environ.get("NKISIM_LNC") or self.cores)
         machine = GENERATIONS.get(os.environ.get("NKI_NC_VERSION", ""))
-        LAST.__init__(getattr(function, "__name__", "kernel"))  # type: ignore[misc]
+        LAST.__init__(getattr(function, "__name__", "kernel"), self.cores)  # type: ignore[misc]
         start = time.perf_counter()
         try:
-            launch = Kernel(function, run_standalone, (cores,))
+            launch = Kernel(function, run_standalone, (cores_of_launch(self.cores),))
             result = run_kernel(launch, args, kwargs, machine=machine)
         except BaseException as error:
             LAST.error = type(error).__name__
             raise
         finally:
             LAST.seconds = time.perf_counter() - start
+        LAST.is_executed = True
         LAST.instructions = len(result.program.form)
         LAST.latency_ns = result.profile.latency_ns
         return result.outputs[0] if len(result.outputs) == 1 else result.outputs
+
+
+class Frontend:
+    """`nki.compiler.frontend.ParserFrontend`: what tests without execution compile with."""
+
+    def compile(
+        self, kernel: object, *, inputs: Mapping[str, object], target: str, lnc: int, **_: object
+    ) -> None:
+        """Trace a kernel for the number of cores and apply the rules."""
+        function = unwrap(kernel)
+        machine = load_machine(os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or target)
+        LAST.__init__(getattr(function, "__name__", "kernel"), lnc)  # type: ignore[misc]
+        try:
+            traced = trace_kernel(
+                Kernel(function, run_standalone, (cores_of_launch(lnc),)),
+                (),
+                inputs,
+                machine=machine,
+                run=run_standalone,
+            )
+            validate(traced.program, machine, allow_unwritten_reads=True)
+        except BaseException as error:
+            LAST.error = type(error).__name__
+            raise
+        LAST.instructions = len(traced.program.form)
+
+
+def cores_of_launch(asked: int) -> int:
+    """Return the cores to launch on."""
+    return int(os.environ.get("NKISIM_LNC") or asked)
 
 
 def install_modules() -> None:
@@ -105,8 +140,10 @@ def install_modules() -> None:
     sys.modules[SIMULATOR] = package
     for name, module in modules.items():
         sys.modules[f"{SIMULATOR}.{name}"] = module
-    for name in ("builtin", "compiler", "tensor"):
+    for name in ("builtin", "compiler", "compiler.frontend", "tensor"):
         _add(f"nki.{name}")
+    for name in ("NKIFrontend", "ParserFrontend"):
+        sys.modules["nki.compiler.frontend"].__dict__[name] = Frontend
     _add("nki.language.dtypes")
     for name in COMPILER_MODULES:
         _add(name)
@@ -136,10 +173,13 @@ class Case:
     test: str
     folder: str
     outcome: str
-    """passed, rejected (a test of illegal input, as expected), refused, failed, slow, skipped, or
-    broken (a file of tests that Python can't import)."""
+    """passed, traced (passed, and the test asked for no execution), rejected (a test of illegal
+    input, as expected), refused, failed, slow, skipped, or broken (the test ends before it launches
+    a kernel)."""
     reason: str
     kernel: str
+    cores: int
+    """Cores that the test asked for."""
     instructions: int
     seconds: float
     latency_ns: float
@@ -256,6 +296,7 @@ def _write(config: pytest.Config, test: str, outcome: str, reason: str) -> None:
         outcome,
         reason,
         LAST.kernel,
+        LAST.cores,
         LAST.instructions,
         round(LAST.seconds, 3),
         LAST.latency_ns,
@@ -278,7 +319,9 @@ def classify(outcome: str, error: BaseException | None) -> tuple[str, str]:
         error: What the test raised.
     """
     if outcome == "passed":
-        return ("rejected", "") if LAST.error else ("passed", "")
+        if LAST.error:
+            return "rejected", ""
+        return ("passed" if LAST.is_executed or not LAST.kernel else "traced"), ""
     if outcome == "skipped":
         return "skipped", str(error)
     chain: list[BaseException] = []
@@ -295,7 +338,9 @@ def classify(outcome: str, error: BaseException | None) -> tuple[str, str]:
             kind = "refused" if isinstance(item, UnsupportedError) else "failed"
             return kind, f"{found.code} {found.message}{where}"[:400]
     last = chain[-1] if chain else None
-    return "failed", f"{type(last).__name__}: {last}".replace("\n", " ")[:400]
+    is_ours = LAST.kernel or (isinstance(last, ImportError) and "nki" in str(last))
+    kind = "failed" if is_ours else "broken"
+    return kind, f"{type(last).__name__}: {last}".replace("\n", " ")[:400]
 
 
 # -- the command ----------------------------------------------------------------------------------
@@ -311,7 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="limit for each case")
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/nkisim-nki-library"))
     parser.add_argument("--tb", default="no", help="style of tracebacks, as of pytest")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     scratch = given.scratch.resolve()
     scratch.mkdir(parents=True, exist_ok=True)
     report = given.report.resolve()

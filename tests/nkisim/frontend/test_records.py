@@ -49,6 +49,18 @@ def test_a_derived_class_has_its_base_classs_fields_first():
     assert (made.rows, made.size) == (3, 6)
 
 
+def test_a_dataclass_keeps_its_own_constructor():
+    @dataclass
+    class Square(NKIObject):
+        rows: int
+        columns: int
+
+        def __init__(self, size):
+            self.rows = self.columns = size
+
+    assert Square(4).columns == Square(size=4).rows == 4
+
+
 def test_the_constructor_names_what_does_not_fit():
     with pytest.raises(KernelError, match="no field 'width'"):
         Plain(width=1)

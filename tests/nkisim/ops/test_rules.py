@@ -8,7 +8,7 @@ import pytest
 from tests.nkisim.ops.instructions import Tile, call, hbm, psum
 
 from nkisim.dtypes import DTYPES
-from nkisim.errors import KernelError, UnsupportedError
+from nkisim.errors import KernelError
 from nkisim.ops import codes
 
 BF16 = ml_dtypes.bfloat16
@@ -436,12 +436,6 @@ def test_packed_dtypes_are_copied_and_not_computed_with():
     with pytest.raises(KernelError) as error:
         call("reciprocal", dst=t(4, 4), data=source)
     assert error.value.code == codes.DTYPE
-
-
-def test_double_row_is_unsupported_not_wrong():
-    with pytest.raises(UnsupportedError) as error:
-        call("nc_matmul", dst=psum(t(32, 100)), perf_mode="double_row", **MM)
-    assert error.value.code == codes.NOT_EMULATED
 
 
 def test_codes_are_distinct():

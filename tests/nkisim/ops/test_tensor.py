@@ -3,11 +3,12 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.nkisim.ops.instructions import FakeState, call, psum
+from tests.nkisim.ops.instructions import FakeState, call, cost, psum
 
+from nkisim.errors import KernelError
 from nkisim.machine.spec import Engine
 
-BF16, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e5m2
+BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2
 
 
 def rand(seed, *shape, dtype=np.float32):
@@ -104,6 +105,45 @@ def test_transposing_matmul_is_a_product_unless_moving_is_the_identity():
     out = np.zeros((4, 8), dtype=np.float32)
     call("nc_matmul", dst=psum(out), stationary=a, moving=b, is_transpose=True)
     assert np.allclose(out, exact(a, b), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
+def test_double_row_contracts_two_rows_at_a_time(dtype):
+    a, b = rand(22, 100, 2, 96, dtype=dtype), rand(23, 100, 2, 512, dtype=dtype)
+    out = np.zeros((96, 512), dtype=np.float32)
+    call("nc_matmul", dst=psum(out), stationary=a, moving=b, perf_mode="double_row")
+    assert np.allclose(out, exact(a.reshape(200, 96), b.reshape(200, 512)), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("why", "change", "on"),
+    [
+        ("takes float8", {"moving": np.zeros((8, 2, 16), BF16)}, "trn2"),
+        ("two rows", {"moving": np.zeros((8, 32), E4M3)}, "trn2"),
+        ("two rows", {"stationary": np.zeros((8, 4, 16), E4M3)}, "trn2"),
+        ("can't transpose", {"is_transpose": True}, "trn2"),
+        ("all columns", {"tile_position": (0, 0), "tile_size": (128, 64)}, "trn2"),
+        ("NeuronCore-v3", {}, "trn1"),
+    ],
+)
+def test_double_row_says_what_it_needs(why, change, on):
+    operands = {
+        "dst": psum(np.zeros((16, 16), np.float32)),
+        "stationary": np.zeros((8, 2, 16), E4M3),
+        "moving": np.zeros((8, 2, 16), E4M3),
+    }
+    with pytest.raises(KernelError, match=why) as caught:
+        call("nc_matmul", on=on, perf_mode="double_row", **{**operands, **change})
+    assert caught.value.code == "NKS122"
+
+
+def test_double_row_takes_half_the_time():
+    both, one = rand(24, 128, 2, 128, dtype=E4M3), rand(25, 128, 128, dtype=E4M3)
+    out = np.zeros((128, 512), dtype=np.float32)
+    wide, narrow = np.zeros((128, 2, 512), E4M3), np.zeros((128, 512), E4M3)
+    two = cost("nc_matmul", dst=psum(out), stationary=both, moving=wide, perf_mode="double_row")
+    single = cost("nc_matmul", dst=psum(out), stationary=one, moving=narrow)
+    assert (two.interval, two.flops) == (single.interval, 2 * single.flops)
 
 
 def test_part_of_the_array_does_not_change_the_product():

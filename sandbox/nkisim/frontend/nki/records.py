@@ -42,7 +42,9 @@ class NKIObjectType(type):
 
 
 def _has_generated_init(cls: type) -> bool:
-    return cls.__dataclass_params__.init  # type: ignore[attr-defined, no-any-return]
+    """Whether `@dataclass` wrote the constructor, which it leaves alone where a class has one."""
+    code = getattr(cls.__dict__.get("__init__"), "__code__", None)
+    return code is not None and code.co_filename == "<string>"
 
 
 class NKIObject(metaclass=NKIObjectType):
