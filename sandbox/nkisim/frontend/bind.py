@@ -21,7 +21,7 @@ from nkisim.frontend.register import Register
 from nkisim.frontend.tensor import NkiTensor
 from nkisim.ir.program import AttrValue
 from nkisim.machine.spec import Engine
-from nkisim.ops.masks import MASK
+from nkisim.ops.masks import MASK, MaskArgument
 from nkisim.ops.registry import REQUIRED, OpSpec, OpTable, Param, ParamKind
 
 NUMPY_OPS: Mapping[Any, str] = {
@@ -163,8 +163,9 @@ class _Binder:
     ) -> InstructionHandle:
         values: list[object] = list(self.defaults)
         attrs: list[tuple[str, AttrValue]] = []
-        mask = kwargs.pop(MASK, None)
-        if mask is not None:
+        mask = kwargs.get(MASK)
+        if isinstance(mask, MaskArgument):
+            del kwargs[MASK]
             attrs.append((MASK, self._integers(self.params[0], mask)))
         if len(args) > len(values):
             raise self._error(f"takes {len(values)} arguments, got {len(args)}")

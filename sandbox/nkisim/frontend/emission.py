@@ -18,7 +18,7 @@ from nkisim.frontend.retarget import NOTHING
 from nkisim.frontend.tensor import NkiTensor
 from nkisim.memory.sbuf import legal_starts
 from nkisim.ops.axes import Dims
-from nkisim.ops.masks import MASK, Terms
+from nkisim.ops.masks import MASK, MaskArgument, Terms
 
 SEVERAL = -2
 """Instead of an instruction's number: several instructions filled the tile."""
@@ -42,7 +42,7 @@ class Fresh(NamedTuple):
         """The mask of a copy of the part."""
         if not self.clauses or self.box is None:
             return {}
-        return {MASK: (tuple(count for _, count in self.box), self.clauses)}
+        return {MASK: MaskArgument(tuple(count for _, count in self.box), self.clauses)}
 
 
 class Issued(NamedTuple):
@@ -113,7 +113,8 @@ def issue(name: str, mask: object = None, /, **arguments: object) -> Issued | No
                 "NKS502",
                 f"{name}: a mask that couples two axes on a run-time index is not emulated",
             )
-        arguments[MASK] = (tuple(count for _, count in region.box), region.clauses)
+        counts = tuple(count for _, count in region.box)
+        arguments[MASK] = MaskArgument(counts, region.clauses)
     instruction(**arguments)
     return Issued(region, dims["dst"])
 

@@ -6,7 +6,7 @@ must hold and a clause holds if `constant + Σ step[d] * i_d >= 0` for each of i
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,14 @@ Terms = tuple[tuple[int, ...], ...]
 MAX_CLAUSES: Final = 64
 MAX_TERMS: Final = 64
 Flags = npt.NDArray[np.bool_]
+
+
+class MaskArgument(NamedTuple):
+    """What a front end passes as the argument `mask`; instructions take no mask from kernels."""
+
+    counts: tuple[int, ...]
+    """Shape of the iteration space."""
+    clauses: tuple[Terms, ...]
 
 
 def evaluate(clauses: tuple[Terms, ...], shape: Shape) -> Flags:

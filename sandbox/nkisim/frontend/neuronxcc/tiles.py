@@ -15,7 +15,7 @@ from nkisim.frontend.retarget import NOTHING
 from nkisim.frontend.tensor import NkiTensor
 from nkisim.ir.access import Memory
 from nkisim.ops.axes import matching
-from nkisim.ops.masks import MASK, Terms
+from nkisim.ops.masks import MASK, MaskArgument, Terms
 
 Shape = tuple[int, ...]
 
@@ -100,7 +100,7 @@ class Part:
                 hint="fill the masked-out part first: nisa.affine_select, then reduce all of it",
             )
         counts = tuple(self.box[axis][1] for axis in order)
-        return {MASK: (counts, self.clauses_over(order))}
+        return {MASK: MaskArgument(counts, self.clauses_over(order))}
 
     def clauses_over(self, dims: Sequence[int | None]) -> tuple[Terms, ...]:
         """Return the clauses over other dimensions, given the axis of each."""
